@@ -1,7 +1,6 @@
 import { createLog, type Log } from "./base/log.ts";
 import { BatchService } from "./batches/service.ts";
 import { type AppParts, openApp } from "./compose/app.ts";
-import { openDevTenant } from "./compose/folder-owner.ts";
 import { checkStart } from "./compose/preflight.ts";
 import { openRecords } from "./compose/records.ts";
 import { openTenants } from "./compose/tenants.ts";
@@ -62,7 +61,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if ((config.embeddingModelDir ?? config.rerankModelDir) !== undefined) await embedding.card();
   const { db, disk, closeData } = openData(config.dataDir, log);
-  const { tenants, storage, makeAdminKey } = openTenants(config, db, disk, log);
+  const { tenants, storage, makeKeys } = openTenants(config, db, disk, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
   const records = openRecords(db, storage, log, options.env);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
@@ -105,8 +104,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   let stopped: Promise<void> | undefined;
   const url = `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`;
   const ready = whenReady(supervisor.firstReady(), () => {
-    if (config.dev && stopped === undefined) openDevTenant(tenants, records.audit, config.dataDir, url);
-    return { generatedAdminKey: stopped === undefined ? makeAdminKey() : undefined };
+    return { generatedAdminKey: stopped === undefined ? makeKeys(url) : undefined };
   });
   return {
     url,

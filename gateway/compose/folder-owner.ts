@@ -1,13 +1,15 @@
 /**
  * What whoever has the data folder in hand may do without an API key: replace the platform's keys, and have the tenant
- * of `serve --dev`, whose key the command line finds in the folder.
+ * of `serve --dev`, whose keys the command line finds in the folder.
  */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { DbError } from "../../db/errors.ts";
 import { lockFolder } from "../../db/lock.ts";
 import { openDb } from "../../db/open.ts";
+import { ApiError } from "../base/errors.ts";
 import { readDevAccess, writeDevAccess } from "../settings/dev-access.ts";
+import type { MintedApiKey } from "../tenant/api-keys.ts";
 import { type AuditedAction, AuditLog } from "../tenant/audit.ts";
 import { type Scope, scopes } from "../tenant/principal.ts";
 import { loadServerSecret } from "../tenant/secret.ts";
@@ -60,20 +62,39 @@ function lockStopped(dataDir: string): () => void {
 const devName = "default";
 const devScopes: readonly Scope[] = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];
 
-/** Makes the tenant and its key unless an earlier start did, and writes down where this server is. */
+/** Makes the tenant and its keys unless an earlier start did, and writes down where this server is. */
 export function openDevTenant(tenants: TenantService, audit: AuditLog, dataDir: string, url: string): void {
-  const known = readDevAccess(dataDir)?.apiKey;
-  const isValid = known !== undefined && tenants.apiKeys.valid(known)?.tenantId !== undefined;
-  writeDevAccess(dataDir, { url, apiKey: isValid ? known : newKey(tenants, audit) });
+  const known = readDevAccess(dataDir);
+  const { apiKeys } = tenants;
+  const valid = (key = ""): string | undefined => (apiKeys.valid(key) === undefined ? undefined : key);
+  const made = (make: () => MintedApiKey): string =>
+    audit.withEvent(eventOf("spangate serve --dev"), make, ({ row }) => ({ id: row.id, tenant_id: row.tenantId ?? "" }))
+      .apiKey;
+  writeDevAccess(dataDir, {
+    url,
+    apiKey: valid(known?.apiKey) ?? made(() => tenantKey(tenants)),
+    adminKey: valid(known?.adminKey) ?? made(() => apiKeys.mintPlatform("admin key of serve --dev")),
+  });
 }
 
-function newKey(tenants: TenantService, audit: AuditLog): string {
-  const event = eventOf("spangate serve --dev");
+function tenantKey(tenants: TenantService): MintedApiKey {
   const before = tenants.list({ limit: 100, order: "asc" }).rows.find(({ name }) => name === devName);
-  const make = () => {
-    const { id } = before ?? tenants.create(devName);
-    return tenants.apiKeys.mint(folderOwner, id, "key of serve --dev", devScopes);
-  };
-  const { apiKey } = audit.withEvent(event, make, ({ row }) => ({ id: row.id, tenant_id: row.tenantId ?? "" }));
-  return apiKey;
+  const { id } = before ?? tenants.create(devName);
+  return tenants.apiKeys.mint(folderOwner, id, "key of serve --dev", devScopes);
+}
+
+/** A server that others may reach has no admin key that lies in a file. The last one stays: nobody is locked out. */
+export function closeDevAdmin(tenants: TenantService, audit: AuditLog, dataDir: string): void {
+  const access = readDevAccess(dataDir);
+  if (access?.adminKey === undefined) return;
+  const { adminKey, ...rest } = access;
+  const keyId = tenants.apiKeys.valid(adminKey)?.keyId;
+  try {
+    const revoke = () => tenants.apiKeys.revoke(folderOwner, keyId ?? "");
+    if (keyId !== undefined) audit.withEvent(eventOf("spangate serve"), revoke, ({ id }) => ({ id }));
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "conflict") return;
+    throw error;
+  }
+  writeDevAccess(dataDir, rest);
 }

@@ -4,18 +4,29 @@ import type { Db } from "../../db/open.ts";
 import type { Log } from "../base/log.ts";
 import type { Config } from "../config.ts";
 import type { Disk } from "../data/disk.ts";
+import { AuditLog } from "../tenant/audit.ts";
 import { loadServerSecret } from "../tenant/secret.ts";
 import { TenantStorage } from "../tenant/storage.ts";
 import { TenantService } from "../tenant/tenants.ts";
+import { closeDevAdmin, openDevTenant } from "./folder-owner.ts";
 
 export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const limitOf = (tenantId: TenantId) => tenants.limits.ofTenant(tenantId).storageBytes;
   const storage = new TenantStorage(db, { disk, limitOf, defaultBytes: config.tenantStorageBytes });
   if (config.adminKey !== undefined) takeAdminKey(tenants, config.adminKey, log);
-  /** Makes the first administration key, for a server that can answer. @returns undefined: there was one before */
-  const makeAdminKey = (): string | undefined => tenants.apiKeys.bootstrap(undefined)?.apiKey;
-  return { tenants, storage, makeAdminKey };
+  const audit = new AuditLog(db);
+  if (!config.dev) closeDevAdmin(tenants, audit, config.dataDir);
+  /**
+   * Makes the first administration key of a server that can answer, and then what `serve --dev` has.
+   * @returns undefined: there was one before
+   */
+  const makeKeys = (url: string): string | undefined => {
+    const made = tenants.apiKeys.bootstrap(undefined);
+    if (config.dev) openDevTenant(tenants, audit, config.dataDir, url);
+    return made?.apiKey;
+  };
+  return { tenants, storage, makeKeys };
 }
 
 /** The operator's own key is the first one, unless there was one before. */

@@ -199,6 +199,12 @@ export class Pipeline {
     return tokenCount(plan.runs);
   }
 
+  /** The names among these that the model's chat template does not read. @throws ApiError not_ready, model_not_found */
+  unreadVariables(model: string | undefined, names: readonly string[]): readonly string[] {
+    const { templateFacts } = this.#deps.lowererFor(this.modelCard(model));
+    return names.filter((name) => !templateFacts.reads(name));
+  }
+
   /** The card of the served model. An undefined name accepts any model. @throws ApiError not_ready, model_not_found */
   modelCard(name: string | undefined): ModelCard {
     const card = this.#deps.card();
@@ -224,8 +230,8 @@ export class Pipeline {
     const grammar = compile && (await traced("grammar", compile));
     const retrieved = await this.#retrieve(tenantId, request);
     const documents = planDocuments(request.documents, retrieved, salt);
-    const { attention, continuesLast } = request;
-    const prompt = { messages, tools, continuesLast, documents, salt, attention };
+    const { attention, continuesLast, variables } = request;
+    const prompt = { messages, tools, continuesLast, variables, documents, salt, attention };
     const lower = async (): Promise<TokenPlan> => {
       await lowerer.warm(prompt, answer !== undefined);
       return lowerer.lower(prompt);

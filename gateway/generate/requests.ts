@@ -3,6 +3,7 @@ import type { GenerateParams } from "../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { HybridWeights } from "../corpus/search/retrieve.ts";
 import type { LowerMessage } from "../lower/plan.ts";
+import type { TemplateVariables } from "../text/template-probe.ts";
 import type { AnswerFormat } from "../tools/answer-rules.ts";
 import type { ToolUse } from "../tools/tool-use.ts";
 import type { PromptDocument } from "./plan-documents.ts";
@@ -22,6 +23,8 @@ export interface PromptRequest {
   readonly messages: readonly LowerMessage[];
   /** The last message is an answer that has begun, and the new one goes on from it; it has text and no calls. */
   readonly continuesLast?: boolean;
+  /** Wishes that the model's chat template may read. */
+  readonly variables?: TemplateVariables;
   /** The tools that the prompt shows and the answer may call; undefined: none. */
   readonly tools?: ToolUse | undefined;
   readonly documents: readonly PromptDocument[];

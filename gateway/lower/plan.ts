@@ -15,6 +15,7 @@ import { ApiError } from "../base/errors.ts";
 import type { ChatTemplate, LayoutPart, PromptLayout } from "../text/chat-template.ts";
 import { type LowerMessage, type ToolDefinition, toolChars } from "../text/messages.ts";
 import { asJson } from "../text/stand-ins.ts";
+import type { TemplateVariables } from "../text/template-probe.ts";
 import { TokenBound } from "../text/text-slices.ts";
 import { type Piece, rememberedBytes, type TextTokenizer } from "../text/tokenizer.ts";
 import { keyBytes } from "./keyed-texts.ts";
@@ -35,6 +36,8 @@ export interface LowerInput {
   readonly tools?: readonly ToolDefinition[] | undefined;
   /** The last message is an answer that has begun: the prompt ends within it. */
   readonly continuesLast?: boolean | undefined;
+  /** Wishes of the caller that the template reads. */
+  readonly variables?: TemplateVariables | undefined;
   readonly documents: readonly LowerDocument[];
   /** Salt of the main chain. */
   readonly salt: CacheSalt;
@@ -70,8 +73,8 @@ export class Lowerer {
     });
   }
 
-  /** How the template writes calls (undefined: it knows no tools), and whether it takes a system message. */
-  get templateFacts(): Pick<ChatTemplate, "calls" | "takesSystem"> {
+  /** How the template writes calls (undefined: it knows no tools), whether it takes a system message, what it reads. */
+  get templateFacts(): Pick<ChatTemplate, "calls" | "takesSystem" | "reads"> {
     return this.#options.template;
   }
 
@@ -228,7 +231,7 @@ export class Lowerer {
   #layout(input: LowerInput): PromptLayout {
     const { template } = this.#options;
     return this.#layouts.getOrInsertComputed(input, () =>
-      template.layout(input.messages, input.tools, input.continuesLast),
+      template.layout(input.messages, input.tools, input.continuesLast, input.variables),
     );
   }
 

@@ -52,7 +52,7 @@ export const gatewaySettings = {
     value: "0|1",
     byDefault: "0",
     meaning:
-      "1: for trying it out on this machine: listens on loopback alone, and has a tenant `default` whose key lies in the data folder, where the command line finds it",
+      "1: for trying it out on this machine: listens on loopback alone, and has a tenant `default` whose key lies in the data folder with one that administers the platform (until a start without it), where the command line finds them",
     isSwitch: true,
   },
   SPANGATE_DATA: {

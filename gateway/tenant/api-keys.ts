@@ -111,6 +111,11 @@ export class ApiKeys implements Authenticator {
     return { apiKey, generated: given === undefined };
   }
 
+  /** Makes a platform key beside those that there are. */
+  mintPlatform(name: string): MintedApiKey {
+    return this.#insert(null, name, scopes, newApiKey());
+  }
+
   /** Makes a platform key in place of all that belong to no tenant, for an operator who has lost the first one. */
   replacePlatformKeys(): MintedApiKey {
     revokePlatformKeys(this.#db, Date.now());

@@ -20,6 +20,7 @@ import {
   type Render,
   type TemplateMessage,
   type TemplateTool,
+  type TemplateVariables,
   trimRule,
 } from "./template-probe.ts";
 import { controlsOf } from "./tokenizer.ts";
@@ -46,6 +47,7 @@ interface Rendered {
   readonly literals: readonly string[];
   /** See `layout`. */
   readonly continuesLast: boolean;
+  readonly variables: TemplateVariables;
 }
 
 const rememberedLayouts = 256;
@@ -56,6 +58,7 @@ export class ChatTemplate {
   readonly #variables: Readonly<Record<string, unknown>>;
   readonly #standIns = new StandIns();
   readonly #controls: readonly string[];
+  readonly #names: ReadonlySet<string>;
   readonly #layouts = new LRUCache<string, PromptLayout>({ max: rememberedLayouts });
   readonly #openings = new Map<string, MessageLayout | undefined>();
   readonly #trims = new Map<string, (content: string) => string>();
@@ -78,6 +81,7 @@ export class ChatTemplate {
       pad_token: pad_token ?? "",
       unk_token: unk_token ?? "",
     };
+    this.#names = new Set([text.chatTemplate, text.toolTemplate ?? ""].flatMap(namesIn));
     const controls = controlsOf(text.tokenizer);
     this.#controls = controls.map(({ content }) => content);
     this.document = documentLayout(this.#render);
@@ -87,24 +91,33 @@ export class ChatTemplate {
 
   /**
    * @param continuesLast the last message is an answer that has begun: the prompt ends where its content does
+   * @param variables wishes that the template reads
    * @throws ApiError chat_template_error when the template refuses such a row of messages
    */
   layout(
     messages: readonly LowerMessage[],
     tools: readonly ToolDefinition[] = [],
     continuesLast = false,
+    variables: TemplateVariables = {},
   ): PromptLayout {
     if (tools.length > 0 || hasCalls(messages)) {
-      return this.#makeLayout({ ...this.#toolData(messages, tools), continuesLast });
+      return this.#makeLayout({ ...this.#toolData(messages, tools), continuesLast, variables });
     }
     // Some templates write today's date.
-    const cacheKey = `${new Date().toDateString()} ${continuesLast} ${messages.map(({ role }) => role).join(" ")}`;
+    const wishes = JSON.stringify(Object.entries(variables).sort());
+    const roles = messages.map(({ role }) => role).join(" ");
+    const cacheKey = `${new Date().toDateString()} ${continuesLast} ${wishes} ${roles}`;
     const cached = this.#layouts.get(cacheKey);
     if (cached !== undefined) return cached;
     const plain = messages.map(({ role }, index) => ({ role, content: this.#standIns.of(index) }));
-    const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [], continuesLast });
+    const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [], continuesLast, variables });
     this.#layouts.set(cacheKey, made);
     return made;
+  }
+
+  /** Whether the template reads a variable of this name. */
+  reads(name: string): boolean {
+    return this.#names.has(name);
   }
 
   /** Layouts of single messages, for prompts that are put together from parts. */
@@ -125,10 +138,11 @@ export class ChatTemplate {
   }
 
   /** Renders messages with their contents as given. undefined: the template refuses the messages. */
-  readonly #render: Render = (messages, addGenerationPrompt, tools) => {
+  readonly #render: Render = (messages, addGenerationPrompt, tools, variables) => {
     const hasTools = tools !== undefined || messages.some((message) => "tool_calls" in message);
     try {
       return (hasTools ? this.#toolTemplate : this.#template).render({
+        ...variables,
         ...this.#variables,
         messages,
         ...(tools === undefined ? {} : { tools }),
@@ -140,7 +154,10 @@ export class ChatTemplate {
     }
   };
 
-  #toolData(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): Omit<Rendered, "continuesLast"> {
+  #toolData(
+    messages: readonly LowerMessage[],
+    tools: readonly ToolDefinition[],
+  ): Omit<Rendered, "continuesLast" | "variables"> {
     const literals: string[] = [];
     const standIns = {
       content: (index: number): string => this.#standIns.of(index),
@@ -150,8 +167,8 @@ export class ChatTemplate {
   }
 
   #makeLayout(from: Rendered): PromptLayout {
-    const { messages, tools, continuesLast } = from;
-    const rendered = this.#render(messages, !continuesLast, tools);
+    const { messages, tools, continuesLast, variables } = from;
+    const rendered = this.#render(messages, !continuesLast, tools, variables);
     if (rendered === undefined) throw refusal(messages);
     const cut = this.#headEnd(rendered, from);
     const head = this.#parts(rendered.slice(0, cut), from);
@@ -165,10 +182,10 @@ export class ChatTemplate {
   }
 
   /** Index in the rendering at which the first message that is not a system message begins. */
-  #headEnd(rendered: string, { messages, tools }: Rendered): number {
+  #headEnd(rendered: string, { messages, tools, variables }: Rendered): number {
     const first = messages.findIndex((message) => message.role !== "system");
     const message = messages[first];
-    if (message === undefined) return this.#prefixEnd(rendered, messages, 0);
+    if (message === undefined) return this.#prefixEnd(rendered, { messages, tools: undefined, variables }, 0);
     const beforeContent = rendered.slice(0, Math.max(0, this.#standIns.find(rendered, first)));
     const opening = this.#opening(message.role)?.before;
     if (opening !== undefined && beforeContent.endsWith(opening)) return beforeContent.length - opening.length;
@@ -177,17 +194,16 @@ export class ChatTemplate {
     if (opening !== undefined && toolsStart > 0) return toolsStart;
     const { bos_token: bos } = this.#variables;
     const start = typeof bos === "string" && rendered.startsWith(bos) ? bos.length : 0;
-    return this.#prefixEnd(rendered, messages.slice(0, first), start, tools);
+    return this.#prefixEnd(rendered, { messages: messages.slice(0, first), tools, variables }, start);
   }
 
   /** Length of the rendering of the first messages, a prefix of the whole one unless the template looks ahead. */
   #prefixEnd(
     rendered: string,
-    first: readonly TemplateMessage[],
+    { messages, tools, variables }: Pick<Rendered, "messages" | "tools" | "variables">,
     otherwise: number,
-    tools?: readonly TemplateTool[],
   ): number {
-    const before = this.#render(first, false, tools);
+    const before = this.#render(messages, false, tools, variables);
     const isPrefix = before !== undefined && before.length < rendered.length && rendered.startsWith(before);
     return isPrefix ? before.length : otherwise;
   }
@@ -205,6 +221,13 @@ export class ChatTemplate {
       return { literal: literals[index - messages.length] ?? "", jsonDepth };
     });
   }
+}
+
+/** The names that stand in a template's code, outside of its texts, and are no fields of others. */
+function namesIn(template: string): readonly string[] {
+  const code = template.match(/\{[{%][\s\S]*?[%}]\}/g) ?? [];
+  const bare = code.map((block) => block.replace(/'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"/g, "''"));
+  return bare.flatMap((block) => block.match(/(?<![.\w])[A-Za-z_]\w*/g) ?? []);
 }
 
 /** The parts up to the last place of a message's content. Without such a place there are none. */

@@ -8,7 +8,11 @@ export type Render = (
   messages: readonly TemplateMessage[],
   addGenerationPrompt: boolean,
   tools?: readonly TemplateTool[],
+  variables?: TemplateVariables,
 ) => string | undefined;
+
+/** Wishes of the caller that a template reads, such as `enable_thinking`. */
+export type TemplateVariables = Readonly<Record<string, boolean>>;
 
 /** A message in the form that templates read. */
 export interface TemplateMessage {

@@ -19,14 +19,16 @@ const shell = (env: Readonly<Record<string, string>> = {}) => ({
 });
 const spangate = (args: readonly string[], env: Readonly<Record<string, string>> = {}) => runSpangate(args, shell(env));
 
-async function serveDev() {
-  const child = startSpangate(["serve", "--dev", "--port", "0"], shell());
+const serveDev = () => serve(["--dev"], "ready; from this folder");
+
+async function serve(flags: readonly string[], sign = "listening on") {
+  const child = startSpangate(["serve", ...flags, "--port", "0"], shell());
   let output = "";
   void (async () => {
     const decoder = new TextDecoder();
     for await (const bytes of child.stdout) output += decoder.decode(bytes, { stream: true });
   })();
-  await until(async () => output.includes("ready; from this folder"), "the server is ready", 40_000);
+  await until(async () => output.includes(sign), "the server is ready", 40_000);
   const stop = async (): Promise<number> => {
     child.kill("SIGTERM");
     return await child.exited;
@@ -69,7 +71,15 @@ test("serve --dev, then ask; again after a restart", async () => {
 
   const file = join(root, ".spangate", "dev-access.json");
   expect(statSync(file).mode & 0o777).toBe(0o600);
-  const { api_key: key } = JSON.parse(readFileSync(file, "utf8")) as { api_key: string };
+  const access = JSON.parse(readFileSync(file, "utf8")) as { api_key: string; admin_key: string };
+  // Tenants and their keys are made without a further word, and a key of such a tenant works.
+  const made = await spangate(["tenant", "create", "acme"]);
+  expect(made).toMatchObject({ code: 0, errors: "" });
+  expect(made.output).toStartWith("tenant_");
+  const minted = await spangate(["key", "create", "--tenant", made.output]);
+  expect(minted).toMatchObject({ code: 0, errors: "" });
+  expect((await spangate(ask, { SPANGATE_API_KEY: minted.output })).output).toContain("3057");
+  expect((await spangate(["tenant", "list"])).output).toContain("acme");
   // The key is for that server alone, and what is set goes before it.
   expect((await spangate([...ask, "--url", "http://127.0.0.1:9"])).errors).toContain("no API key");
   expect((await spangate(ask, { SPANGATE_API_KEY: "sk-wrong", SPANGATE_URL: first.url })).errors).toContain("401");
@@ -88,9 +98,19 @@ test("serve --dev, then ask; again after a restart", async () => {
   expect(sick.output).toMatch(/^wrong server: none answers at .* — start one with "spangate serve --dev"$/m);
 
   const second = await serveDev();
-  expect(JSON.parse(readFileSync(file, "utf8"))).toEqual({ url: second.url, api_key: key });
+  expect(JSON.parse(readFileSync(file, "utf8"))).toEqual({ ...access, url: second.url });
   expect((await spangate(ask)).output).toContain("3057");
   expect(await second.stop()).toBe(0);
+
+  // A start that others may reach has no admin key in a file.
+  const open = await serve([]);
+  expect(JSON.parse(readFileSync(file, "utf8"))).toEqual({ url: second.url, api_key: access.api_key });
+  const refused = await spangate(["tenant", "list", "--url", open.url, "--api-key", access.admin_key]);
+  expect(refused.errors).toContain("401");
+  expect(await open.stop()).toBe(0);
+  const third = await serveDev();
+  expect((await spangate(["tenant", "list"])).output).toContain("acme");
+  expect(await third.stop()).toBe(0);
 });
 
 test.each([

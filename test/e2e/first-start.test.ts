@@ -120,5 +120,6 @@ test("a snapshot of the hub's cache is served under its name", async () => {
   const list = await client.json<{ data: { id: string }[] }>("GET", "/v1/models");
   expect(list.data[0]?.id).toBe("acme/tiny-1B");
   expect(await client.json("GET", "/v1/models/acme%2Ftiny-1B")).toMatchObject({ id: "acme/tiny-1B" });
+  expect(await client.json("GET", "/v1/models/acme/tiny-1B")).toMatchObject({ id: "acme/tiny-1B" });
   expect(await server.stop()).toBe(0);
 });

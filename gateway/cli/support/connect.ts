@@ -18,8 +18,11 @@ export function serverOf(input: CommandInput, role: "tenant" | "platform" = "ten
   const url = input.text("url") || process.env.SPANGATE_URL;
   if (apiKey) return { url: url ?? devAccess()?.url ?? defaultUrl, apiKey };
   const dev = devAccess();
-  // The key is for that server alone.
-  if (dev !== undefined && (url === undefined || url === dev.url)) return dev;
+  // The keys are for that server alone.
+  if (dev !== undefined && (url === undefined || url === dev.url)) {
+    const { url: devUrl, apiKey: tenants, adminKey: platforms = tenants } = dev;
+    return { url: devUrl, apiKey: role === "platform" ? platforms : tenants };
+  }
   const variable = role === "platform" ? "SPANGATE_ADMIN_KEY" : "SPANGATE_API_KEY";
   throw new UsageError(`no API key: pass --api-key, set ${variable}, or start the server with "spangate serve --dev"`);
 }

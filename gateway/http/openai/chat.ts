@@ -4,6 +4,7 @@ import type { z } from "zod";
 import type { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { attributeFilterSchema } from "../../corpus/search/filters.ts";
+import type { Pipeline } from "../../generate/pipeline.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 import { endsOf } from "../generation/choice.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
@@ -14,9 +15,10 @@ import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
 import { chatChunks, chatCitations, wholeAnswer } from "./chat-answer.ts";
-import { chatSchema, unsupportedChatFields } from "./chat-schema.ts";
+import { chatSchema, readVariables, unsupportedChatFields } from "./chat-schema.ts";
 
 export interface ChatDeps extends ChatRunDeps {
+  readonly pipeline: Pick<Pipeline, "chat" | "unreadVariables">;
   readonly tokenBytes: TokenBytes;
   /** Schema of file_search.filters. */
   readonly filters: z.ZodType;
@@ -41,8 +43,10 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
     tenantIdOf(context);
     const body = await readJson(context, schema, { unsupported: unsupportedChatFields });
     const requestId = context.get("requestId");
-    return await runChat(context, deps, body, async (run, completion) => {
-      const { request, stream, includeUsage } = body;
+    const { stream, includeUsage } = body;
+    const variables = readVariables(context, deps.pipeline, body.request.model, body.variables);
+    const request = { ...body.request, variables };
+    return await runChat(context, deps, { request, stream }, async (run, completion) => {
       const { choices } = completion;
       const view = { isBatchLine: context.env?.batch !== undefined };
       const head = { id: `chatcmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };

@@ -23,7 +23,8 @@ const about = {
     summary: "The model that is served and, if there are any, those for embeddings and rankings.",
     answer: modelsAnswer,
   },
-  get: { summary: "Describes a model.", answer: modelAnswer },
+  // A model of the hub is called `org/name`, and clients write the slash as it is.
+  get: { summary: "Describes a model.", answer: modelAnswer, takesSlashes: true },
 };
 
 export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {

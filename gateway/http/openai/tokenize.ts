@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Pipeline } from "../../generate/pipeline.ts";
+import type { PromptRequest } from "../../generate/requests.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
@@ -11,12 +12,12 @@ import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { optional } from "../transport/fields.ts";
 import { declare } from "../transport/route.ts";
-import { chatFields, checkPromptEnd } from "./chat-schema.ts";
+import { chatFields, checkPromptEnd, readVariables } from "./chat-schema.ts";
 import { chatToolsAsked } from "./chat-tools.ts";
 import { tokenIdList } from "./text-completions.ts";
 
 export interface TokenizeDeps {
-  readonly pipeline: Pick<Pipeline, "encodeText" | "promptTokenIds" | "modelCard">;
+  readonly pipeline: Pick<Pipeline, "encodeText" | "promptTokenIds" | "modelCard" | "unreadVariables">;
   readonly tokenBytes: TokenBytes;
   readonly limiter: ConcurrencyLimiter;
 }
@@ -30,6 +31,7 @@ const tokenizeSchema = z
     add_special_tokens: optional(z.boolean()),
     continue_final_message: chatFields.continue_final_message,
     add_generation_prompt: chatFields.add_generation_prompt,
+    chat_template_kwargs: chatFields.chat_template_kwargs,
     return_token_strs: optional(z.boolean()),
   })
   .superRefine((body, context) => {
@@ -53,9 +55,7 @@ const detokenizeSchema = z.strictObject({
   tokens: z.union([z.array(z.never()).length(0), tokenIdList]),
 });
 
-const unsupportedFields: ReadonlySet<string> = new Set([
-  ...["chat_template", "chat_template_kwargs", "mm_processor_kwargs"],
-]);
+const unsupportedFields: ReadonlySet<string> = new Set([...["chat_template", "mm_processor_kwargs"]]);
 
 /** What the route does, for /openapi.json. */
 const about = { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema };
@@ -67,7 +67,8 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
     const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
     const card = pipeline.modelCard(body.model);
     using _hold = limiter.enter(tenantId);
-    const tokens = await tokensOf(pipeline, tenantId, card.id, body);
+    const variables = readVariables(context, pipeline, card.id, body.chat_template_kwargs ?? {});
+    const tokens = await tokensOf(pipeline, tenantId, { model: card.id, variables }, body);
     const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
     return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
   });
@@ -88,13 +89,13 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
 async function tokensOf(
   pipeline: TokenizeDeps["pipeline"],
   tenantId: TenantId,
-  model: string,
+  facts: Pick<PromptRequest, "model" | "variables">,
   { prompt, messages, tools, add_special_tokens: opening = true, continue_final_message: continues }: TokenizeBody,
 ): Promise<readonly number[]> {
   if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
   const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
   const shown = toolUseOf(chatToolsAsked(toolsIn({ tools })));
-  const asked = { model, messages: messages.lowered, continuesLast: continues ?? false, tools: shown };
+  const asked = { ...facts, messages: messages.lowered, continuesLast: continues ?? false, tools: shown };
   return await pipeline.promptTokenIds(tenantId, { ...asked, ...nothingElse });
 }
 

@@ -25,6 +25,8 @@ export interface RouteAbout {
   readonly answerTypes?: readonly string[];
   /** Status of success: 200 unless given. */
   readonly status?: number;
+  /** The path's last parameter takes the rest of the path, slashes too. */
+  readonly takesSlashes?: boolean;
 }
 
 export interface RouteDeclaration {
@@ -69,7 +71,7 @@ export function declareRoute<Path extends string>(
   route: RouteDeclaration & { readonly path: Path },
   handler: RouteHandler<Path>,
 ): void {
-  const { method, path, scope, count } = route;
+  const { method, path, scope, count, about } = route;
   const declared: DeclaredHandler = (context) => {
     const principal = context.get("principal");
     if (scope !== "public") requireScope(principal, context.get("refusal"), scope);
@@ -77,7 +79,7 @@ export function declareRoute<Path extends string>(
     return handler(context as Context<AppEnv, Path>);
   };
   declared[declaration] = route;
-  app.on(method, path, declared);
+  app.on(method, about?.takesSlashes === true ? path.replace(/:\w+$/, "$&{.+}") : path, declared);
 }
 
 /** Every declared route, in order; throws when a route has a handler that was not declared. */
