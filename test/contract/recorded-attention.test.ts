@@ -137,19 +137,19 @@ async function recordedSteps({ seed, pipelined, positions, blockCount }: Mode): 
 test.each([
   [
     { seed: 1, pipelined: false, positions: "deferred", blockCount: 64 },
-    "719 17c120903a42c668ba58f54f8f199ff6 preemptions 27, found 418, evicted 672",
+    "797 44ff01555990dd12e463c6e2b3b538b5 preemptions 31, found 379, evicted 628",
   ],
   [
     { seed: 2, pipelined: false, positions: "deferred", blockCount: 22 },
-    "734 24bca139b297f9573153e5b8182dea46 preemptions 15, found 210, evicted 576",
+    "919 97122b3ce5ce14b070f715d429f85b8b preemptions 18, found 183, evicted 542",
   ],
   [
     { seed: 3, pipelined: true, positions: "deferred", blockCount: 40 },
-    "625 1f981c895c324e4b73924cdfd3837ce8 preemptions 29, found 327, evicted 521",
+    "669 f7dd51cec27760be6de3d27017543a04 preemptions 25, found 322, evicted 494",
   ],
   [
     { seed: 4, pipelined: false, positions: "relocate", blockCount: 40 },
-    "613 71648adcd8b66da190ad12fbeaa7a8a5 preemptions 30, found 335, evicted 496",
+    "731 215f03e7b2dbb716b3b1176fafe522f5 preemptions 37, found 356, evicted 482",
   ],
 ] satisfies [Mode, string][])("steps of made requests, %o", async (mode, expected) => {
   expect(await recordedSteps(mode)).toBe(expected);

@@ -250,7 +250,7 @@ test("of uploads that have ended the newest stay", async () => {
   const ended = create("a");
   uploads.cancel(tenantId, ended.id);
   const insert = world.db.client.query(
-    "insert into uploads values (null, ?, ?, 'a', 'batch', 'a/b', 1, 'cancelled', null, 1, 1)",
+    "insert into uploads values (null, ?, ?, 'a', 'batch', 'a/b', 1, 'cancelled', null, 1, 1, null)",
   );
   for (let i = 1; i < corpusLimits.keptUploadsPerTenant; i++) insert.run(newId("upload"), tenantId);
   create("a");
