@@ -70,8 +70,8 @@ test("a folder, edited and synced again: what changed is sent, and nothing else"
   expect(dry.output.split("\n")).toEqual([
     "add home.md",
     "change staff/list.md",
-    "remove town.md",
     "remove old.txt",
+    "remove town.md",
     "would be: 1 added, 1 changed, 2 removed, 0 unchanged, 0 failed",
   ]);
   expect(await namesIn(store)).toEqual(["old.txt completed", "staff/list.md completed", "town.md completed"]);

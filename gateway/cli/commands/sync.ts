@@ -201,7 +201,8 @@ const isChange = ({ older }: FileWork): boolean => older.length > 0;
 
 function printPlan({ work, gone }: SyncPlan): void {
   for (const one of work) console.log(`${isChange(one) ? "change" : "add"} ${one.file.name}`);
-  for (const { id, spangate } of gone) console.log(`remove ${spangate?.filename ?? id}`);
+  const names = gone.map(({ id, spangate }) => spangate?.filename ?? id);
+  for (const name of names.sort()) console.log(`remove ${name}`);
 }
 
 function printSummary(
