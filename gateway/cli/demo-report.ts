@@ -65,6 +65,8 @@ export function closingWords(demo: {
     ),
     "\nAsk it yourself:",
     `  curl -s ${demo.url}/v1/chat/completions -H 'Authorization: Bearer ${tenant?.apiKey}' \\\n    -H 'Content-Type: application/json' -d '${shellQuoted}'`,
+    "\nAnd from a page of your own (text, PDF, Word, …), in another terminal, in this folder:",
+    `  npx -y bun@1.4.5 run spangate ask --url ${demo.url} --api-key ${tenant?.apiKey} -d FILE "What does it say about …?"`,
   ].join("\n");
 }
 

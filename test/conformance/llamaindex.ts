@@ -73,11 +73,13 @@ export function llamaindex(suite: Suite): void {
         Settings.withEmbedModel(embedModel, async () => {
           const index = await VectorStoreIndex.fromDocuments(passages);
           const engine = index.asQueryEngine({ similarityTopK: 1 });
-          const found = await engine.query({ query: question });
-          expect(found.message.content).toContain(answer);
+          const found = await engine.query({ query: "Where does Jon Vale live?" });
+          expect(found.message.content).toContain("Fairhaven");
           expect(found.sourceNodes).toHaveLength(1);
-          const chunks = await Array.fromAsync(await engine.query({ query: question, stream: true }));
-          expect(chunks.map(({ delta }) => delta).join("")).toContain(answer);
+          const chunks = await Array.fromAsync(
+            await engine.query({ query: "Where does Jon Vale live?", stream: true }),
+          );
+          expect(chunks.map(({ delta }) => delta).join("")).toContain("Fairhaven");
           const chat = index.asChatEngine({ similarityTopK: 1 });
           expect((await chat.chat({ message: question })).message.content).not.toBe("");
         }),

@@ -184,7 +184,9 @@ export function openaiChat(suite: Suite): void {
         seed: 1,
       });
       expect(one.object).toBe("text_completion");
-      expect(one.choices[0]?.logprobs?.tokens).toHaveLength(one.usage?.completion_tokens as number);
+      // The token that ends an answer is counted and has no probability here.
+      const ends = one.choices[0]?.finish_reason === "stop" ? 1 : 0;
+      expect(one.choices[0]?.logprobs?.tokens).toHaveLength((one.usage?.completion_tokens as number) - ends);
       const several = await client.completions.create({
         ...body,
         prompt: ["The extension of Jon Vale is", "Mira"],

@@ -64,7 +64,8 @@ describe("what was not found is explained", () => {
         ...{ model: server.model, input, max_output_tokens: 2 },
         prompt_cache_options: { comparison_response_id: comparedWith },
       });
-    const long = "Which of the two people who are named in the records office lives in Fairhaven, and since when?";
+    const long =
+      "Which of the two people who are named in the records office lives in Fairhaven, since when, in which of its streets, and who moved there first?";
     const earlier = await respond(long, null);
     expect((await respond(long, earlier.id)).prompt_cache_diagnostics).toEqual({ type: "cache_hit" });
     expect((await respond(`Now: ${long}`, earlier.id)).prompt_cache_diagnostics).toMatchObject({

@@ -93,7 +93,7 @@ def length(r, p):
     return r.randint(4300, 7400)
 
 
-READING = 0.75  # the share of samples that are pages; the others are people, needles and lists
+READING = 0.66  # the share of samples that are pages; the others are people, needles and lists
 
 
 def worker(rank, seed, file, lib, rows, width, progress, queue):

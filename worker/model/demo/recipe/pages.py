@@ -7,8 +7,8 @@ What a page leaves out becomes questions that it does not answer.
     python3 pages.py show [<file>]        prints a few pages
 """
 import glob
-import gzip
 import json
+import lzma
 import os
 import random
 import re
@@ -185,7 +185,7 @@ def text_of(p):
 def read(files=None):
     out = []
     for f in sorted(files or glob.glob(os.path.join(HERE, "pages", "*.txt*"))):
-        with (gzip.open if f.endswith(".gz") else open)(f, "rt", encoding="utf-8") as h:
+        with (lzma.open if f.endswith(".xz") else open)(f, "rt", encoding="utf-8") as h:
             out += parse(h.read(), os.path.basename(f))
     return out
 

@@ -3,6 +3,7 @@
     python3 reading.py [<pages folder> [<natural.txt>]]    prints a few samples
 """
 import functools
+import json
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import sys
 import zlib
 
 import asking as A
+import cloze as C
 import generate as G
 import pages as P
 import strange as S
@@ -20,14 +22,16 @@ SENTENCE = [" Answer in a full sentence.", " Answer in one sentence.", " Please 
 BRIEF = [" Answer briefly.", " Be brief.", " Short answer, please.", " Answer in a few words."]
 SENTENCE_SYSTEMS = ["You are a careful assistant. Answer in one short sentence.", "Answer with the sentence of the document that holds the answer.",
                     "You answer questions from the documents in full sentences."]
+BRIEF_SYSTEMS = ["Answer with a few words.", "You answer questions from the documents. Keep answers as short as possible.", "Be brief. Answer with the words of the document.",
+                 "Answer briefly.", "Give short answers: a name, a number, a few words.", "You are a careful assistant. Answer in a few words."]
 NOISE = ["Please tell me: ", "Question: ", "Hello! ", "Hi, ", "Can you tell me: ", "I have a question. ", "Using the page, answer this: ", "Quick question: ", "I'd like to know: "]
 
 
 class Library:
     """Templates and natural text. held: the share of templates that is kept out of training, for validation."""
 
-    def __init__(self, folder=None, natural=None):
-        files = sorted(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith((".txt", ".txt.gz"))) if folder else None
+    def __init__(self, folder=None, natural=None, questions=None):
+        files = sorted(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith((".txt", ".txt.xz"))) if folder else None
         every = [t for t in P.read(files) if not any(f.startswith("slots") for f in P.faults(t))]
         out = [t for t in every if zlib.crc32(t.kind.encode()) % 25 == 0]
         self.held, self.templates = out, [t for t in every if zlib.crc32(t.kind.encode()) % 25]
@@ -35,10 +39,20 @@ class Library:
         if natural and os.path.exists(natural):
             with open(natural, encoding="utf-8") as f:
                 self.paragraphs = f.read().splitlines()
+        self.passages, self.sentences = [], []  # with questions by people: whole paragraphs, and single sentences
+        if questions and os.path.exists(questions):
+            with open(questions, encoding="utf-8") as f:
+                for x in map(json.loads, f):
+                    (self.sentences if x["set"] == "qamr" else self.passages).append(x)
+            self.plain = [x["text"] for x in self.passages]
+
+    def paragraph(self, r):
+        """A natural paragraph: of documentation, or of the question sets (stories, encyclopedias)."""
+        return r.choice(self.plain) if self.passages and r.random() < 0.4 else r.choice(self.paragraphs)
 
     def warm(self):
         """Reads what is read once, so that forked processes share it."""
-        glosses(), S.lexicon(), S.mates(), A.verbs()
+        glosses(), S.lexicon(), S.mates(), S.kinds(), A.verbs()
         for kind in V.NOUN_FILES:
             V.nouns(kind)
 
@@ -76,7 +90,7 @@ def cut(r, p, size):
 
 def estranged(r, p):
     """The page with some of its words changed; names, numbers and dates stay as they are."""
-    share = r.choice([0.2, 0.4, 0.6, 0.9])
+    share = r.choice([0.15, 0.3, 0.5, 0.8])
     texts = p["parts"] + [t["question"] for t in p["turns"]] + p["missing"]
     new = S.changes(r, texts, share, ())
     do = lambda t: S.applied(t, new)  # noqa: E731
@@ -113,13 +127,25 @@ def wording(r, q):
 
 
 def turn_of(r, t, mode):
-    q = wording(r, t["question"])
-    sentence = mode == "sentence"
-    if mode == "mixed" and r.random() < 0.12:
-        q, sentence = q + r.choice(SENTENCE), True
-    elif mode == "mixed" and r.random() < 0.05:
-        q += r.choice(BRIEF)
-    return {"question": q, "answer": t["sentence"] if sentence else t["answer"], "kind": "read"}
+    """A question about a page is answered with the sentence that holds the answer, unless the system message or the question asks for a short one."""
+    if t.get("brief"):
+        return {"question": t["question"], "answer": t["answer"], "kind": "gap"}
+    q, sentence = wording(r, t["question"]), mode != "brief"
+    if r.random() < 0.15:
+        sentence = not sentence
+        q += r.choice(SENTENCE if sentence else BRIEF)
+    a = t["answer"]
+    if sentence:
+        a = f"{a}. {t['sentence']}" if a in ("Yes", "No") else t["sentence"]
+    return {"question": q, "answer": a, "kind": "read"}
+
+
+def styled(r, s):
+    """The mode of a sample's answers, and its system message where that says so."""
+    mode = r.choice(["plain", "plain", "sentence", "brief", "brief"])
+    if mode != "plain":
+        s["system"] = r.choice(SENTENCE_SYSTEMS if mode == "sentence" else BRIEF_SYSTEMS)
+    return mode
 
 
 def gap_of(r, sentence):
@@ -141,13 +167,16 @@ def of_sentences(r, texts):
     out = []
     for s in A.sentences(" ".join(texts).replace("\n", " ")):
         out += [{"question": q, "answer": a, "sentence": s} for q, a in A.ask(s)]
-        if r.random() < 0.25 and (g := gap_of(r, s)):
-            out.append({"question": g[0], "answer": g[1], "sentence": s})
+        out += [{"question": q, "answer": a, "sentence": s} for q, a in C.ask(r, s, r.choice([0, 1, 1, 2]))]
+        if r.random() < 0.15 and (g := gap_of(r, s)):
+            out.append({"question": g[0], "answer": g[1], "sentence": s, "brief": True})
+        if r.random() < 0.10 and (q := C.about(r, s)):
+            out.append({"question": q, "answer": s, "sentence": s})
     return out
 
 
-def one_page(r, lib, templates, strange):
-    """A page of one template or, as a collage, of parts of several; with questions of all kinds."""
+def one_page(r, lib, templates, strange, rough):
+    """A page of one template or, as a collage, of parts of several; with questions of all kinds. rough: how many questions by rules for each of an author."""
     if r.random() < COLLAGE:
         some = [P.page(r, t, keep=1) for t in r.sample(templates, min(len(templates), r.randint(3, 8)))]
         p = dict(some[0], title=None, parts=[], turns=[], missing=[])
@@ -160,14 +189,14 @@ def one_page(r, lib, templates, strange):
             p["turns"] += inside
             p["missing"] += [t["question"] for t in q["turns"] if t not in inside and t["answer"] not in joined]
         if lib.paragraphs and r.random() < 0.4:
-            p["parts"] += r.sample(lib.paragraphs, r.randint(1, 3))
+            p["parts"] += [lib.paragraph(r) for _ in range(r.randint(1, 3))]
         r.shuffle(p["parts"])
         joined = "\n".join(p["parts"])
         p["missing"] = [q for q in p["missing"] if r.random() < 0.5]
         p["kind"] = "collage"
     else:
         p = P.page(r, r.choice(templates))
-    p["turns"] = p["turns"] + r.sample(x := of_sentences(r, p["parts"]), min(len(x), max(2, len(p["turns"]) // 2)))
+    p["turns"] = p["turns"] + r.sample(x := of_sentences(r, p["parts"]), min(len(x), max(2, int(len(p["turns"]) * rough))))
     if r.random() < strange:
         return estranged(r, p)
     return dict(p, turns=[dict(t, question=S.reworded(r, t["question"])) if r.random() < 0.25 else t for t in p["turns"]])
@@ -176,12 +205,12 @@ def one_page(r, lib, templates, strange):
 COLLAGE = 0.35  # a page that mixes subjects cannot be recognised as a whole: each question has to find its sentence
 
 
-def pages_sample(r, lib, chars, turns, templates=None, strange=0.7, unanswerable=0.10):
+def pages_sample(r, lib, chars, turns, templates=None, strange=0.5, unanswerable=0.10, rough=0.5):
     templates = templates or lib.templates
     size = r.choice([10 ** 6, 10 ** 6, r.randint(250, 700), r.randint(500, 1200), r.randint(900, 2000)])
     style, used, documents, answerable, missing, total = r.randint(0, 4), set(), [], [], [], 0
     while total < chars and len(documents) < 60:
-        p = one_page(r, lib, templates, strange)
+        p = one_page(r, lib, templates, strange, rough)
         if p["kind"] in used and p["kind"] != "collage":
             if len(used) >= len(templates):
                 break
@@ -195,10 +224,11 @@ def pages_sample(r, lib, chars, turns, templates=None, strange=0.7, unanswerable
         missing += p["missing"]
     joined = "\n".join(x for d in documents for x in d)
     if r.random() < 0.25:  # questions about pages that are not there
-        p = one_page(r, lib, templates, strange)
+        p = one_page(r, lib, templates, strange, rough)
         missing += [t["question"] for t in p["turns"] if t["answer"] not in joined]
     r.shuffle(documents)
-    mode = "sentence" if r.random() < 0.2 else "mixed"
+    s = {"kind": "pages", "documents": [x for d in documents for x in d]}
+    mode = styled(r, s)
     out, seen = [], {t["question"] for t in answerable}
     r.shuffle(answerable)
     r.shuffle(missing)
@@ -214,10 +244,7 @@ def pages_sample(r, lib, chars, turns, templates=None, strange=0.7, unanswerable
         if t["question"] not in asked:
             asked.add(t["question"])
             out.append(turn_of(r, t, mode))
-    s = {"kind": "pages", "documents": [x for d in documents for x in d], "turns": out}
-    if mode == "sentence":
-        s["system"] = r.choice(SENTENCE_SYSTEMS)
-    return s
+    return dict(s, turns=out)
 
 
 def glossary_sample(r, turns):
@@ -246,7 +273,7 @@ def gap_sample(r, lib, chars, turns):
     """Natural paragraphs; a question is a sentence of theirs with a gap, the answer what stands there."""
     at, texts, total = r.randrange(len(lib.paragraphs)), [], 0
     while total < chars:
-        texts.append(lib.paragraphs[at % len(lib.paragraphs)] if r.random() < 0.5 else r.choice(lib.paragraphs))
+        texts.append(lib.paragraphs[at % len(lib.paragraphs)] if r.random() < 0.3 else lib.paragraph(r))
         at += 1
         total += len(texts[-1])
     joined, out = "\n".join(texts), []
@@ -263,9 +290,9 @@ def asked_sample(r, lib, chars, turns, unanswerable=True):
     """Natural paragraphs, with questions that rules make from their sentences."""
     at, texts, total, found = r.randrange(len(lib.paragraphs)), [], 0, []
     for _ in range(60):
-        t = lib.paragraphs[at % len(lib.paragraphs)] if r.random() < 0.3 else r.choice(lib.paragraphs)
+        t = lib.paragraphs[at % len(lib.paragraphs)] if r.random() < 0.3 else lib.paragraph(r)
         at += 1
-        got = [(q, a, s) for s in A.sentences(t) for q, a in A.ask(s)]
+        got = [(x["question"], x["answer"], x["sentence"]) for x in of_sentences(r, [t]) if not x.get("brief")]
         if not got:
             continue
         found += got
@@ -276,33 +303,69 @@ def asked_sample(r, lib, chars, turns, unanswerable=True):
     r.shuffle(found)
     out, seen = [], set()
     new = S.changes(r, texts + [f[0] for f in found], r.choice([0.2, 0.5]), ()) if r.random() < 0.4 else {}
+    made = {"kind": "asked"}
+    mode = styled(r, made)
     for q, a, s in found[:turns]:
         if q not in seen:
             seen.add(q)
-            out.append({"question": S.applied(q, new), "answer": S.applied(a, new), "kind": "asked"})
+            out.append(turn_of(r, {"question": S.applied(q, new), "answer": S.applied(a, new), "sentence": S.applied(s, new)}, mode))
     joined = "\n".join(texts)
-    for _ in range(turns // 5):
+    for _ in range(turns // 5 if r.random() < 0.3 else 0):
         other = [x for s in A.sentences(r.choice(lib.paragraphs)) for x in A.ask(s)]
         if unanswerable and other and other[0][1] not in joined:
             out.append({"question": S.applied(other[0][0], new), "answer": NONE, "kind": "unanswerable"})
     if not out:
         return glossary_sample(r, turns)
-    return {"kind": "asked", "documents": [S.applied(t, new) for t in texts], "turns": out}
+    return dict(made, documents=[S.applied(t, new) for t in texts], turns=out)
+
+
+def people_sample(r, lib, chars, turns, unanswerable):
+    """Natural passages with questions that people asked about them; in most of them some words are changed, or they would soon be known by heart."""
+    texts, asked, total = [], [], 0
+    while total < chars:
+        if r.random() < 0.55:
+            some = r.sample(lib.sentences, r.randint(1, 6))
+        else:
+            some = [r.choice(lib.passages)]
+        texts.append(" ".join(x["text"] for x in some))
+        asked += [(q, a) for x in some for q, a in r.sample(x["qa"], min(len(x["qa"]), 6))]
+        total += len(texts[-1])
+    joined = "\n".join(texts)
+    r.shuffle(asked)
+    out = [(q, a) for q, a in dict(asked).items()][:turns]
+    for _ in range(turns):
+        if r.random() < unanswerable:
+            q, a = r.choice(r.choice(lib.passages)["qa"])
+            if a not in joined:
+                out.append((q, NONE))
+    new = S.changes(r, texts + [q for q, _ in out], r.choice([0.2, 0.4, 0.6]), ()) if r.random() < 0.6 else {}
+    s = {"kind": "people", "documents": [S.applied(t, new) for t in texts]}
+    mode, turns = styled(r, s), []
+    for q, a in out:
+        if a == NONE:
+            turns.append({"question": wording(r, S.applied(q, new)), "answer": NONE, "kind": "people"})
+        else:
+            sentence = next((x for t in texts for x in A.sentences(t) if a in x), a)
+            turns.append(turn_of(r, {"question": S.applied(q, new), "answer": S.applied(a, new), "sentence": S.applied(sentence, new)}, mode))
+    return dict(s, turns=turns)
 
 
 def sample(r, lib, chars, turns, p):
     """One sample of about `chars` characters of documents; p is the progress of training."""
     x = r.random()
-    if x < 0.66 or not lib.paragraphs:
+    if lib.passages and r.random() < 0.22:
+        s = people_sample(r, lib, min(chars, 6000), turns, unanswerable=0 if p < 0.4 else 0.05)
+    elif x < 0.66 or not lib.paragraphs:
         # At first every question has an answer: who may refuse what is hard does not learn to find it.
-        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns, unanswerable=0 if p < 0.5 else 0.12)
+        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns, unanswerable=0 if p < 0.4 else 0.05,
+                         rough=2.0 if p < 0.25 else 1.0)
     elif x < 0.70:
         s = glossary_sample(r, turns)
     elif x < 0.90:
-        s = asked_sample(r, lib, min(chars, 6000), turns, unanswerable=p >= 0.5)
+        s = asked_sample(r, lib, min(chars, 6000), turns, unanswerable=p >= 0.4)
     else:
         s = gap_sample(r, lib, min(chars, 5000), turns)
-    s.setdefault("system", G.system_message(r))
+    s.setdefault("system", G.system_message(r) if s["kind"] not in ("pages", "asked", "people") or r.random() < 0.6 else None)
     s["role"] = r.choice(["document"] * 7 + ["user"] * 3)
     if s["kind"] == "pages" and r.random() < 0.12 and s["role"] == "user":  # the page is pasted in front of the question
         text = "\n\n".join(s["documents"])

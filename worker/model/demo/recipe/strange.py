@@ -20,7 +20,7 @@ seconds time times today tomorrow yesterday monday tuesday wednesday thursday fr
 november december morning evening afternoon night noon midnight three four five seven eight nine eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
 nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million half quarter third dozen euros euro dollars pounds francs crowns percent
 kilometres metres miles grams degrees price cost number name names people person place kind long high deep wide heavy large tall called named colour color
-document documents page question sentence tell know find happens happen reason long""".split())
+document documents page question sentence tell know find happens happen reason long fill complete stands said speaks mentioned""".split())
 ENDINGS = ("ies", "ing", "ed", "es", "s", "ly", "er")
 
 
@@ -39,6 +39,7 @@ def lexicon():
     return sorted(out)
 
 
+@functools.lru_cache(100000)
 def stem(w):
     """(stem, ending): "replies" and "reply" share a stem, so that both change alike."""
     for e in ENDINGS:
@@ -106,6 +107,51 @@ def mates():
             if same:
                 out[w] = same
     return out
+
+
+@functools.cache
+def kinds():
+    """noun -> names of what it is a kind of, one and two steps up in its most frequent sense ("violin": "bowed stringed instrument" is left out, "stringed" too: one word only)."""
+    first, up, named, field, out = {}, {}, {}, {}, {}
+    with open(os.path.join(V.WORDNET, "index.noun")) as f:
+        for line in f:
+            p = line.split()
+            if re.fullmatch("[a-z]{3,}", p[0]) and p[2].isdigit():
+                first[p[0]] = p[-int(p[2])]
+    with open(os.path.join(V.WORDNET, "data.noun")) as f:
+        for line in f:
+            if line.startswith("  "):
+                continue
+            p = line.partition(" | ")[0].split()
+            n = int(p[3], 16)
+            named[p[0]], field[p[0]] = [p[4 + 2 * i] for i in range(n)], FIELDS.get(p[1])
+            rest = p[5 + 2 * n:]
+            up[p[0]] = next((rest[i + 1] for i in range(0, len(rest) - 3, 4) if rest[i] in ("@", "@i")), None)
+    for w, at in first.items():
+        names, above = [field[at]] * 2 if field[at] else [], up.get(at)
+        for _ in range(4):
+            if above is None or len(names) >= 4:
+                break
+            names += [x for x in named[above] if re.fullmatch("[a-z]{3,12}", x) and x not in VAST]
+            above = up.get(above)
+        if names:
+            out[w] = names
+    return out
+
+
+FIELDS = {"05": "animal", "13": "food", "15": "place", "18": "person", "20": "plant", "27": "substance", "28": "time", "08": "part"}  # lexicographer files, lexnames(5)
+# What everything is a kind of says nothing.
+VAST = set("entity object whole unit abstraction artifact artefact matter physical relation attribute group grouping psychological instrumentality causal cause agent organism being".split())
+
+
+def kind_of(r, w):
+    """A word for what w is a kind of, or None; a plural's is plural."""
+    k = kinds().get(w)
+    if k:
+        return r.choice(k)
+    if w.endswith("s") and (k := kinds().get(w[:-1])):
+        return r.choice(k) + "s"
+    return None
 
 
 def reworded(r, q):

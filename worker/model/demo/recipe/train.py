@@ -38,12 +38,15 @@ def arguments():
     a.add_argument("--rows", type=int, default=E.ROWS, help="rows of a step on each GPU; half of them on two GPUs makes as large steps as one GPU does")
     a.add_argument("--shape", default="{}", help="JSON over model.py's CONFIG")
     a.add_argument("--start", help="folder of a model to go on from")
-    a.add_argument("--from-progress", type=float, default=0.0)
+    a.add_argument("--from-progress", type=float, default=0.0, help="with --to-progress: a run in parts")
+    a.add_argument("--to-progress", type=float, default=1.0)
     a.add_argument("--report", type=float, default=75, help="seconds between two evaluations")
     a.add_argument("--out", required=True)
     a.add_argument("--files", required=True)
     a.add_argument("--pages", required=True)
     a.add_argument("--natural", required=True)
+    a.add_argument("--questions", help="question sets, brought into one form by sets.py")
+    a.add_argument("--dropout", type=float, default=0.0)
     a.add_argument("--dev", help="folder of validation pages")
     return a.parse_args()
 
@@ -96,7 +99,7 @@ def optimizers(model, kind, lr):
     return out + ([Muon(inner, lr)] if kind == "muon" else [])
 
 
-SENTENCE = "Answer with the sentence of the document that holds the answer."
+BRIEF = "Answer with a few words."
 
 
 class Report:
@@ -109,7 +112,7 @@ class Report:
         self.sets = E.read_sets(os.path.join(a.files, "eval"))
         self.pages = E.read_pages(a.dev) if a.dev else {}
         # What a model can do that only finds words again: the gaps in the same pages.
-        self.pages |= {f"{name}-gaps": E.gaps(pages) for name, pages in self.pages.items()}
+        self.pages |= {f"{name}-gaps": E.gaps(pages) for name, pages in self.pages.items() if name == "validation"}
 
     def __call__(self, step, last=False):
         t = time.time()
@@ -126,12 +129,12 @@ class Report:
                         for q, got, want, ok in listed[::max(1, len(listed) // 40)]:
                             print("   ", "ok " if ok else "BAD", q, "->", got, "|", want)
             for others in (0, 4):
-                right, refused, said, listed = self.reader.score(pages, others, True, system=SENTENCE)
+                right, refused, said, listed = self.reader.score(pages, others, True, system=BRIEF)
                 cells.append(f"{100 * right:.1f} (refused {100 * refused:.1f}, said {100 * said:.1f})")
                 if last and not others:
                     for q, got, want, ok in listed[::max(1, len(listed) // 12)]:
                         print("   ", "ok " if ok else "BAD", q, "->", got, "|", want)
-            print(f"pages {step} {name}: sentence one {cells[4]} five {cells[5]}; one full {cells[0]} span {cells[1]}, five full {cells[2]} span {cells[3]} ({time.time() - t:.1f}s)", flush=True)
+            print(f"pages {step} {name}: brief one {cells[4]} five {cells[5]}; one full {cells[0]} span {cells[1]}, five full {cells[2]} span {cells[3]} ({time.time() - t:.1f}s)", flush=True)
 
 
 def main():
@@ -140,10 +143,11 @@ def main():
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.cuda.set_device(rank)
     M.configure(**json.loads(a.shape))
+    M.DROPOUT["rate"] = a.dropout
     ctx = mp.get_context("fork")
     progress, packed = ctx.Value("d", a.from_progress), ctx.Queue(maxsize=40)
     tok = os.path.join(a.files, "tokenizer.json")
-    lib = R.Library(a.pages, a.natural)
+    lib = R.Library(a.pages, a.natural, a.questions)
     lib.warm()
     makers = [ctx.Process(target=B.worker, args=(rank * 1000 + i, a.seed, tok, lib, a.rows, WIDTH, progress, packed), daemon=True)
               for i in range(a.workers)]
@@ -173,7 +177,9 @@ def main():
         ce = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         answer = w == 2
         first = answer & (weight[:, :-1] != 2)  # where the answer is chosen; the rest is mostly copying on
-        factor = torch.where(first, 4.0, torch.where(answer, 1.0, torch.where(w == 1, context, 0.0)))
+        second = F.pad(first[:, :-1], (1, 0)) & answer
+        third = F.pad(second[:, :-1], (1, 0)) & answer
+        factor = torch.where(first, 4.0, torch.where(second | third, 2.0, torch.where(answer, 1.0, torch.where(w == 1, context, 0.0))))
         with torch.no_grad():
             right = ((logits.argmax(-1) == target) & first).sum() / first.sum()
             ce_answer = (ce * answer).sum() / answer.sum()
@@ -193,11 +199,11 @@ def main():
                 dist.broadcast(shared, 0)
                 agreed = shared[0].item()
             part = agreed
-        p = a.from_progress + (1 - a.from_progress) * part
+        p = a.from_progress + (a.to_progress - a.from_progress) * part
         progress.value = p
         if part >= 1 or (a.steps and step >= a.steps):
             break
-        lr = a.lr * min(1, (step + 1) / 300) * min(1, max(0.0, (1 - part) / 0.6)) + 1e-6
+        lr = a.lr * min(1, (step + 1) / 300) * min(1, max(0.0, (1 - p) / 0.6)) + 1e-6
         for o in opts:
             for g in o.param_groups:
                 g["lr"] = lr
@@ -230,8 +236,12 @@ def main():
                   f"{(tokens - mark[1]) / (t - mark[0]) / 1e6:.2f}M tok/s waiting={packed.qsize()}", flush=True)
             assert math.isfinite(ce)
             mark = (t, tokens)
+            if step % 4000 == 0:
+                M.save(model, a.out)
             if t - last_eval > a.report:
+                model.eval()
                 report(step)
+                model.train()
                 M.save(model, a.out)
                 last_eval = time.time()
                 mark = (last_eval, tokens)
@@ -240,6 +250,7 @@ def main():
         M.save(model, a.out)
         for q in model.parameters():
             q.data = q.data.bfloat16().float()
+        model.eval()
         report(step, last=True)
         print("peak memory", torch.cuda.max_memory_allocated() >> 20, "MiB", flush=True)
     if world > 1:
