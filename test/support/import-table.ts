@@ -294,6 +294,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/query",
     "gateway/settings/dev-access.ts",
   ],
+  "gateway/cli/sources": ["gateway/cli/support"],
   "gateway/cli/commands": [
     "db/backup.ts",
     "kernels",
@@ -304,6 +305,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/settings",
     "gateway/client",
     "gateway/cli/support",
+    "gateway/cli/sources",
   ],
   "gateway/cli": ["places", "gateway/cli", "package.json"],
   // The composition root: these alone wire the parts together.
@@ -340,5 +342,7 @@ export const ownedModules: Readonly<Record<string, readonly string[]>> = {
   unpdf: ["gateway/extract"],
   mammoth: ["gateway/extract"],
   jszip: ["gateway/extract"],
-  htmlparser2: ["gateway/extract"],
+  htmlparser2: ["gateway/extract", "gateway/cli/sources"],
+  "ipaddr.js": ["gateway/cli/sources"],
+  "robots-parser": ["gateway/cli/sources"],
 };

@@ -1,16 +1,29 @@
 /** `spangate sync`: makes a vector store hold what folders hold, and sends only what has changed. */
-import { createReadStream, statSync } from "node:fs";
-import { basename, resolve } from "node:path";
+import { mkdtempSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { defaultLabel, gatherFolder, gatherRemote, isRemote } from "../sources/gather.ts";
+import { FetchError } from "../sources/public-fetch.ts";
 import { type HttpClient, HttpError } from "../support/client.ts";
 import { type Command, CommandError, type CommandInput, serverFlags, UsageError } from "../support/command.ts";
 import { connect } from "../support/connect.ts";
 import { addFile, listAll, type VectorStore, type VectorStoreFile, waitForFile } from "../support/operations.ts";
 import { Progress } from "../support/progress.ts";
-import { type FileWork, type LocalFile, labelAttribute, planSync, type SyncPlan } from "../support/sync-plan.ts";
+import {
+  type FileWork,
+  type LocalFile,
+  labelAttribute,
+  labelOf,
+  planSync,
+  type SyncPlan,
+} from "../support/sync-plan.ts";
 import { listFiles } from "./ingest.ts";
 
 /** Files that are uploaded and ingested at the same time. */
 const filesAtOnce = 4;
+/** Bytes of one web site, and milliseconds for reading it. */
+const maxWebBytes = 1024 * 1024 * 1024;
+const maxWebMs = 1_800_000;
 /** Waits between tries of a call that the server refuses for now, in ms. */
 const retryDelaysMs = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000];
 
@@ -18,83 +31,112 @@ const passingCodes: ReadonlySet<string> = new Set(["rate_limited", "concurrency_
 
 export const syncCommand: Command = {
   name: "sync",
-  summary: "Make a vector store hold what folders hold: changed files are sent, those that are gone are taken out.",
-  usage: "FOLDER… (--store ID | --new NAME)",
+  summary:
+    "Make a vector store hold what folders, web sites or S3 buckets hold: sends what changed, takes out what is gone.",
+  usage: "FOLDER|URL… (--store ID | --new NAME)",
   flags: {
     ...serverFlags,
     store: { type: "string", short: "s", value: "ID", description: "The vector store to bring up to date." },
     new: { type: "string", value: "NAME", description: "Make a vector store of this name first." },
-    as: { type: "string", value: "LABEL", description: "What the store calls the folder (its name); for one folder." },
+    as: { type: "string", value: "LABEL", description: "What the store calls the source (its name); for one source." },
     "dry-run": { type: "boolean", short: "n", description: "Only say what would be done." },
     mirror: { type: "boolean", description: "Also take out files that came into the store in another way." },
-    "allow-empty": { type: "boolean", description: "Go on when the folders hold no file at all." },
+    "allow-empty": { type: "boolean", description: "Go on when the sources hold no file at all." },
+    "max-pages": { type: "string", value: "N", description: "Pages of a web site that are read (1000)." },
+    "max-depth": { type: "string", value: "N", description: "Links from a web site's first page on (8)." },
+    "allow-private": {
+      type: "boolean",
+      description: "Also read web pages at private addresses, such as an intranet's.",
+    },
+    endpoint: { type: "string", value: "URL", env: "S3_ENDPOINT", description: "S3 server other than Amazon's." },
   },
   async run(input) {
-    const folders = foldersOf(input);
+    const sources = sourcesOf(input);
     const [existing, name] = [input.text("store"), input.text("new")];
     if ((existing === undefined) === (name === undefined)) throw new UsageError("pass either --store or --new");
     const isDry = input.isSet("dry-run");
     if (isDry && existing === undefined) throw new UsageError("--dry-run needs --store");
-    const listed = [...folders].flatMap(([label, folder]) => listFiles([folder]).map((file) => ({ ...file, label })));
-    if (listed.length === 0 && !input.isSet("allow-empty")) {
-      throw new CommandError(
-        `there is no file in ${input.positionals.join(", ")}; pass --allow-empty if that is meant`,
-      );
-    }
-    const failed = new Map<string, string>();
-    const local = await hashAll(listed, failed);
     const client = connect(input);
-    const storeId = existing ?? (await client.json<VectorStore>("POST", "/v1/vector_stores", { name })).id;
-    if (existing === undefined) console.log(storeId);
-    const stored = await listAll<VectorStoreFile>(client, `/v1/vector_stores/${encodeURIComponent(storeId)}/files`);
-    const plan = planSync(local, stored, new Set(folders.keys()), input.isSet("mirror"));
-    if (isDry) printPlan(plan);
-    else await new Sync(client, storeId, failed).run(plan);
-    for (const [path, reason] of failed) console.error(`${path}: ${reason}`);
-    printSummary(plan, failed, isDry);
-    return failed.size === 0 ? 0 : 1;
+    const pathOf = (id: string) => `/v1/vector_stores/${encodeURIComponent(id)}/files`;
+    const stored = existing === undefined ? [] : await listAll<VectorStoreFile>(client, pathOf(existing));
+    const folder = mkdtempSync(join(tmpdir(), "spangate-sync-"));
+    try {
+      const { local, failed, partial } = await gatherAll(input, sources, stored, folder);
+      if (local.length === 0 && !input.isSet("allow-empty")) {
+        const where = input.positionals.join(", ");
+        throw new CommandError(`there is no file in ${where}; pass --allow-empty if that is meant`);
+      }
+      const storeId = existing ?? (await client.json<VectorStore>("POST", "/v1/vector_stores", { name })).id;
+      if (existing === undefined) console.log(storeId);
+      const whole = planSync(local, stored, new Set(sources.keys()), input.isSet("mirror"));
+      const plan = { ...whole, gone: whole.gone.filter((file) => !partial.has(labelOf(file) ?? "")) };
+      if (isDry) printPlan(plan);
+      else await new Sync(client, storeId, failed).run(plan);
+      for (const [path, reason] of failed) console.error(`${path}: ${reason}`);
+      for (const label of partial) console.error(`${label} was not read whole, so nothing of it is taken out`);
+      printSummary(plan, failed, isDry);
+      return failed.size === 0 ? 0 : 1;
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
   },
 };
 
-/** The folders by their labels. @throws UsageError, CommandError */
-function foldersOf(input: CommandInput): ReadonlyMap<string, string> {
+/** Folders and URLs by their labels. @throws UsageError, CommandError */
+function sourcesOf(input: CommandInput): ReadonlyMap<string, string> {
   const { positionals } = input;
   const asked = input.text("as");
-  if (positionals.length === 0) throw new UsageError("FOLDER is missing");
-  if (asked !== undefined && positionals.length > 1) throw new UsageError("--as names one folder");
-  const folders = new Map<string, string>();
-  for (const folder of positionals) {
-    if (!statSync(folder, { throwIfNoEntry: false })?.isDirectory()) throw new CommandError(`${folder} is no folder`);
-    const label = asked ?? basename(resolve(folder));
-    if (label === "" || label.length > 512) throw new UsageError(`${folder} needs a name: pass --as`);
-    if (folders.has(label)) {
-      throw new UsageError(`two folders are called "${label}": sync one after the other, each with --as`);
+  if (positionals.length === 0) throw new UsageError("FOLDER or URL is missing");
+  if (asked !== undefined && positionals.length > 1) throw new UsageError("--as names one source");
+  const sources = new Map<string, string>();
+  for (const source of positionals) {
+    const isThere = isRemote(source) || statSync(source, { throwIfNoEntry: false })?.isDirectory();
+    if (!isThere) throw new CommandError(`${source} is no folder`);
+    const label = asked ?? defaultLabel(source);
+    if (label === "" || label.length > 512) throw new UsageError(`${source} needs a name: pass --as`);
+    if (sources.has(label)) {
+      throw new UsageError(`two sources are called "${label}": sync one after the other, each with --as`);
     }
-    folders.set(label, folder);
+    sources.set(label, source);
   }
-  return folders;
+  return sources;
 }
 
-async function hashAll(
-  files: readonly Omit<LocalFile, "sha256">[],
-  failed: Map<string, string>,
-): Promise<readonly LocalFile[]> {
-  const progress = new Progress("compare");
-  const hashed: LocalFile[] = [];
-  for (const file of files) {
-    progress.update(hashed.length, files.length, file.name);
-    const sha256 = await sha256Of(file.path).catch((error: Error) => void failed.set(file.path, error.message));
-    hashed.push({ ...file, sha256: sha256 ?? undefined });
+/** What all sources hold. `partial` has the labels of those that could not be read whole. */
+async function gatherAll(
+  input: CommandInput,
+  sources: ReadonlyMap<string, string>,
+  stored: readonly VectorStoreFile[],
+  folder: string,
+) {
+  const web = {
+    maxPages: input.integer("max-pages", { min: 1, max: 100_000 }) ?? 1_000,
+    maxDepth: input.integer("max-depth", { min: 0, max: 100 }) ?? 8,
+    ...{ maxTotalBytes: maxWebBytes, maxMs: maxWebMs },
+    ...(input.isSet("allow-private") && { isAllowed: () => true }),
+  };
+  const local: LocalFile[] = [];
+  const failed = new Map<string, string>();
+  const partial = new Set<string>();
+  for (const [label, source] of sources) {
+    const progress = new Progress(isRemote(source) ? "read" : "compare");
+    const listed = isRemote(source) ? [] : listFiles([source]).map((file) => ({ ...file, label }));
+    const onProgress = (done: number, name: string) => progress.update(done, Math.max(listed.length, done + 1), name);
+    const own = mkdtempSync(join(folder, "source-"));
+    const options = { ...{ folder: own, web, onProgress }, s3Endpoint: input.text("endpoint") };
+    const gathered = await (isRemote(source)
+      ? gatherRemote(label, source, stored, options).catch(refuse)
+      : gatherFolder(listed, onProgress));
+    progress.finish();
+    local.push(...gathered.files);
+    for (const [path, reason] of gathered.failed) failed.set(path, reason);
+    if (!gathered.isWhole) partial.add(label);
   }
-  progress.update(files.length, files.length);
-  progress.finish();
-  return hashed;
+  return { local, failed, partial };
 }
 
-async function sha256Of(path: string): Promise<string> {
-  const hasher = new Bun.CryptoHasher("sha256");
-  for await (const piece of createReadStream(path)) hasher.update(piece as Buffer);
-  return hasher.digest("hex");
+function refuse(error: unknown): never {
+  throw error instanceof FetchError ? new CommandError(error.message) : error;
 }
 
 /**
@@ -146,7 +188,7 @@ class Sync {
     if (present?.status !== "completed") {
       const { attributes, chunking_strategy } = present ?? older.at(0) ?? {};
       const fields = {
-        attributes: { ...attributes, [labelAttribute]: file.label },
+        attributes: { ...attributes, ...file.attributes, [labelAttribute]: file.label },
         ...(chunking_strategy && { chunking_strategy }),
       };
       const id = await retried(() => this.#attach(file, present, fields));

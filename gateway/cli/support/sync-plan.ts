@@ -19,6 +19,8 @@ export interface LocalFile {
   readonly path: string;
   /** undefined: the file cannot be read. What the store has of it stays. */
   readonly sha256: string | undefined;
+  /** What the store is told of it beside its label. */
+  readonly attributes?: Readonly<Record<string, string>>;
 }
 
 /** A local file whose newest version the store does not have, or has not ingested, or beside older ones. */
