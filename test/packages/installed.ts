@@ -1,10 +1,24 @@
 /** An installed Spangate as a stranger runs it: nothing is set, PATH has Node alone, home and folder are empty. */
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, statSync, symlinkSync } from "node:fs";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  realpathSync,
+  statSync,
+  symlinkSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, delimiter, join } from "node:path";
 import { until } from "../support/until.ts";
 
-export const nodePath = Bun.which("node");
+/** Node itself: where Bun runs a script, it puts a `node` in front of PATH that is Bun. */
+export const nodePath =
+  (process.env.PATH ?? "")
+    .split(delimiter)
+    .map((folder) => join(folder, "node"))
+    .find((path) => existsSync(path) && !basename(realpathSync(path)).startsWith("bun")) ?? null;
 
 /** Files' modes do not bind root; a program that this starts is bound by them, as a user's is. */
 export const plainUser: readonly string[] = plainUserArgv();

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { engineLink } from "../../contract/engine-link.ts";
+import { until } from "../../support/until.ts";
 import { ask, post, readyRig, refusalOf } from "../query-rig.ts";
 
 const user = (text: string) => ({ user: text });
@@ -179,8 +180,9 @@ describe("a stream", () => {
     const answering = post(rig, "execute?stream=true", judge);
     const response = await answering;
     expect(response.status).toBe(200);
-    const [inner] = rig.submits().filter(({ closeTokenIds }) => closeTokenIds !== undefined);
-    fail?.(inner?.requestId ?? "");
+    const innerOf = () => rig.submits().find(({ closeTokenIds }) => closeTokenIds !== undefined);
+    await until(() => innerOf() !== undefined, "the inner generation is sent");
+    fail?.(innerOf()?.requestId ?? "");
     const { data } = await eventsOf(response);
     expect(data.at(-1)).toContain('"code":"internal"');
     expect(data.at(-1)).toContain("$.g.input.seq[0].plus");
