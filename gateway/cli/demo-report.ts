@@ -1,5 +1,6 @@
 /** What the demo prints: its table of answers and the lines to go on with. */
 import type { ChatAnswer } from "./support/operations.ts";
+import { textTable } from "./support/text-table.ts";
 
 export interface AskedQuestion {
   readonly question: string;
@@ -68,20 +69,4 @@ export function closingWords(demo: {
     "\nAnd from a page of your own (text, PDF, Word, …), in another terminal, in this folder:",
     `  npx -y bun@1.4.5 run spangate ask --url ${demo.url} --api-key ${tenant?.apiKey} -d FILE "What does it say about …?"`,
   ].join("\n");
-}
-
-/** Makes columns of text: columns whose cells begin with a digit are aligned right, the others left. */
-export function textTable(header: readonly string[], rows: readonly (readonly string[])[]): string {
-  const widths = header.map((title, column) =>
-    Math.max(title.length, ...rows.map((row) => (row[column] ?? "").length)),
-  );
-  const isFigure = header.map(
-    (_, column) => rows.length > 0 && rows.every((row) => /^[-+]?\d|^$|^-$/.test(row[column] ?? "")),
-  );
-  const line = (cells: readonly string[]) =>
-    cells
-      .map((cell, column) => (isFigure[column] ? cell.padStart(widths[column] ?? 0) : cell.padEnd(widths[column] ?? 0)))
-      .join("  ")
-      .trimEnd();
-  return [line(header), line(widths.map((width) => "─".repeat(width))), ...rows.map(line)].join("\n");
 }

@@ -8,7 +8,7 @@ import { explainCommand, queryCommand } from "./commands/query.ts";
 import { benchCommand, serveCommand } from "./commands/serve.ts";
 import { doctorCommand, statusCommand } from "./commands/status.ts";
 import { syncCommand } from "./commands/sync.ts";
-import { keyCommand, tenantCommand } from "./commands/tenant.ts";
+import { keyCommand, tenantCommand, usageCommand } from "./commands/tenant.ts";
 import { runCommandLine } from "./support/program.ts";
 
 const commands = [
@@ -17,6 +17,7 @@ const commands = [
   doctorCommand,
   tenantCommand,
   keyCommand,
+  usageCommand,
   ingestCommand,
   syncCommand,
   prepareCommand,

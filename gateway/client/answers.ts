@@ -31,6 +31,15 @@ export interface SpangateReport {
   readonly blend?: { readonly tokens: number; readonly recomputed_tokens: number };
 }
 
+/** A sentence of a chat answer that rests on a sentence of a document. */
+export interface QuotedSource {
+  /** Absent: the document came with the request. */
+  readonly filename?: string;
+  readonly page?: number;
+  readonly page_name?: string;
+  readonly quote: string;
+}
+
 export interface GenerateSummary {
   /** Path of the generation in the query as it was sent. */
   readonly path: string;

@@ -1,7 +1,7 @@
 /** `bun run bench NAME`: a table for people, and one JSON object as the last line for programs. */
 import { parseArgs } from "node:util";
-import { textTable } from "../../gateway/cli/demo-report.ts";
 import { CommandError } from "../../gateway/cli/support/command.ts";
+import { textTable } from "../../gateway/cli/support/text-table.ts";
 import type { Bench, BenchReport } from "./bench.ts";
 import { bulkBench } from "./bulk.ts";
 import { decodeBench } from "./decode.ts";

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { textTable } from "../../gateway/cli/demo-report.ts";
 import { Progress } from "../../gateway/cli/support/progress.ts";
+import { textTable } from "../../gateway/cli/support/text-table.ts";
 
 function progressOn(isTTY: boolean) {
   const written: string[] = [];

@@ -105,7 +105,7 @@ describe("the command line", () => {
     const { output } = await spangate(["--help"]);
     const names = [...output.matchAll(/^ {2}([a-z]+) /gm)].map(([, name]) => name ?? "");
     const data = ["backup", "restore"];
-    const work = ["tenant", "key", "ingest", "sync", "prepare", "ask", "query", "explain"];
+    const work = ["tenant", "key", "usage", "ingest", "sync", "prepare", "ask", "query", "explain"];
     expect(names).toEqual(["serve", "status", "doctor", ...work, ...data, "bench", "help"]);
     for (const name of names.slice(0, -1)) {
       const help = await spangate([name, "--help"]);

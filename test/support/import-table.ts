@@ -295,9 +295,11 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/settings/dev-access.ts",
   ],
   "gateway/cli/sources": ["gateway/cli/support"],
+  // A question about a file on the caller's disk needs its text, read as uploads are.
   "gateway/cli/commands": [
     "db/backup.ts",
     "kernels",
+    "gateway/corpus/ingest/ingest.ts",
     "gateway/compose",
     "gateway/config.ts",
     "gateway/main.ts",

@@ -1,3 +1,4 @@
+import { basename } from "node:path";
 import { type Command, CommandError, serverFlags } from "../support/command.ts";
 import { connect, onlyPositional } from "../support/connect.ts";
 import { askChat, type ChatAnswer, firstModelId } from "../support/operations.ts";
@@ -9,7 +10,7 @@ export const askCommand: Command = {
   flags: {
     ...serverFlags,
     store: { type: "string", short: "s", multiple: true, value: "ID", description: "A vector store to search." },
-    document: { type: "string", short: "d", multiple: true, value: "FILE", description: "A text to answer from." },
+    document: { type: "string", short: "d", multiple: true, value: "FILE", description: "A file to answer from." },
     "max-results": { type: "string", value: "N", description: "Fragments to retrieve (the server's default)." },
     "max-tokens": { type: "string", value: "N", description: "Longest answer (256)." },
     model: { type: "string", value: "ID", description: "Model (the server's first)." },
@@ -38,17 +39,36 @@ export const askCommand: Command = {
       (text) => process.stdout.write(text),
     );
     process.stdout.write("\n");
+    for (const line of sourceLines(answer)) console.error(line);
     if (input.isSet("stats")) console.error(statsLine(answer));
     return 0;
   },
 };
 
 async function readDocument(path: string): Promise<{ text: string }> {
+  const bytes = await Bun.file(path)
+    .bytes()
+    .catch((error: unknown) => {
+      throw new CommandError(`${path} cannot be read`, { cause: error });
+    });
+  // Only a question about files needs their readers.
+  const { documentText } = await import("../../corpus/ingest/ingest.ts");
   try {
-    return { text: await Bun.file(path).text() };
+    return { text: await documentText(basename(path), bytes) };
   } catch (error) {
-    throw new CommandError(`${path} cannot be read`, { cause: error });
+    throw new CommandError(`${path}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
   }
+}
+
+/** Where the answer stands: a line for each quote of a stored file. */
+function sourceLines({ spangate }: ChatAnswer): string[] {
+  const lines = (spangate.citations ?? [])
+    .filter(({ filename }) => filename !== undefined)
+    .map(({ filename, page, page_name: name, quote }) => {
+      const place = [filename, page === undefined ? "" : `page ${page}`, name].filter(Boolean).join(", ");
+      return `  [${place}] ${quote.replace(/\s+/g, " ")}`;
+    });
+  return [...new Set(lines)];
 }
 
 function statsLine({ usage, spangate, clientTtftMs, totalMs }: ChatAnswer): string {

@@ -2,7 +2,15 @@ import { resolve } from "node:path";
 import type { HttpClient } from "../support/client.ts";
 import { type Command, CommandError, type CommandInput, serverFlags, UsageError } from "../support/command.ts";
 import { connect, requiredText } from "../support/connect.ts";
-import { type ApiKey, listAll, type MintedKey, type Tenant, type TenantLimits } from "../support/operations.ts";
+import {
+  type ApiKey,
+  listAll,
+  type MintedKey,
+  type Tenant,
+  type TenantLimits,
+  type UsageDay,
+} from "../support/operations.ts";
+import { textTable } from "../support/text-table.ts";
 
 export const tenantCommand: Command = {
   name: "tenant",
@@ -29,6 +37,33 @@ export const tenantCommand: Command = {
     } else if (action === "budget" && argument) {
       await setBudget(input, client, `/admin/v1/tenants/${encodeURIComponent(argument)}/limits`);
     } else throw new UsageError("say one of: create NAME, list, delete ID, budget ID");
+    return 0;
+  },
+};
+
+export const usageCommand: Command = {
+  name: "usage",
+  summary:
+    "Show each tenant's tokens by day, the latest day first: how many were found in the cache, how many computed.",
+  usage: "[--tenant ID]",
+  flags: { ...serverFlags, tenant: { type: "string", value: "ID", description: "Only this tenant's." } },
+  async run(input) {
+    const client = connect(input, "platform");
+    const days = await listAll<UsageDay>(client, "/admin/v1/usage");
+    const wanted = input.text("tenant");
+    const rows = days
+      .filter(({ tenant_id: id }) => wanted === undefined || id === wanted)
+      .map((day) => [
+        ...[day.day, day.tenant_id, day.requests],
+        ...[day.prompt_tokens, day.cached_tokens, day.completion_tokens, day.computed_tokens],
+      ]);
+    const header = ["day", "tenant", "requests", "prompt", "cached", "answers", "computed"];
+    console.log(
+      textTable(
+        header,
+        rows.map((row) => row.map(String)),
+      ),
+    );
     return 0;
   },
 };

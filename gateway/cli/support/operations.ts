@@ -1,7 +1,7 @@
 /** The server's operations that the command line uses. */
 
 import type { z } from "zod";
-import type { SpangateReport, Usage } from "../../client/answers.ts";
+import type { QuotedSource, SpangateReport, Usage } from "../../client/answers.ts";
 import type {
   apiKeyAnswer,
   jobAnswer,
@@ -20,10 +20,23 @@ export type MintedKey = z.infer<typeof mintedKeyAnswer>;
 export type TenantLimits = z.infer<typeof tenantLimitsAnswer>;
 export type VectorStore = z.infer<typeof vectorStoreAnswer>;
 export type VectorStoreFile = z.infer<typeof vectorStoreFileAnswer>;
+/** Tokens of a tenant on a day; the answer's schema is that of GET /admin/v1/usage. */
+export interface UsageDay {
+  readonly id: string;
+  readonly day: string;
+  readonly tenant_id: string;
+  readonly requests: number;
+  readonly prompt_tokens: number;
+  readonly cached_tokens: number;
+  readonly completion_tokens: number;
+  readonly computed_tokens: number;
+}
 export type PrepareJob = z.infer<typeof jobAnswer>;
 
 /** What chat completions report beside their text. */
-type ChatReport = Pick<SpangateReport, "request_id" | "worker" | "queue_ms" | "prefill_ms" | "ttft_ms" | "spans">;
+type ChatReport = Pick<SpangateReport, "request_id" | "worker" | "queue_ms" | "prefill_ms" | "ttft_ms" | "spans"> & {
+  readonly citations?: readonly QuotedSource[];
+};
 
 export interface ChatRequest {
   readonly model: string;

@@ -21,7 +21,7 @@ import type { ContentStore } from "../files/content-store.ts";
 import { chunkText } from "./chunk.ts";
 import { checkedText, decodeText, FileError, OverBounds } from "./decode.ts";
 import { type ExtractLimits, Extractor } from "./extractor.ts";
-import { fileKindOf } from "./file-kinds.ts";
+import { type FileKind, fileKindOf } from "./file-kinds.ts";
 import { IngestLanes, type Lane } from "./lanes.ts";
 import { pagesWithin } from "./pages.ts";
 import { ReaderProgram } from "./reader-program.ts";
@@ -298,5 +298,30 @@ class WorkClock {
   check(): void {
     if (this.#spentMs + performance.now() - this.#sinceMs <= this.#maxMs) return;
     throw new OverBounds(`It took longer than ${this.#maxMs / 1000} s to split and to store.`);
+  }
+}
+
+/**
+ * The text of a document on the caller's own disk, read as uploads are: by a process of its own, within the same bounds.
+ * A file whose name says nothing is text if it can be read as text, since the caller knows what it is.
+ * @throws FileError with the reason as a sentence
+ */
+export async function documentText(filename: string, bytes: Uint8Array): Promise<string> {
+  const kind = kindOrText(filename, bytes);
+  if (kind === "plain" || kind === "markdown" || kind === "lines") return decodeText(bytes);
+  const extractor = new Extractor(largeExtraction, new ReaderProgram());
+  return checkedText((await extractor.extract(kind, bytes, new AbortController().signal)).text);
+}
+
+function kindOrText(filename: string, bytes: Uint8Array): FileKind {
+  try {
+    return fileKindOf(filename, "", bytes);
+  } catch (error) {
+    try {
+      decodeText(bytes);
+      return "plain";
+    } catch {
+      throw error;
+    }
   }
 }
