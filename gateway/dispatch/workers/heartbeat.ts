@@ -18,6 +18,7 @@ export class Heartbeat {
   readonly #nowMs: () => number;
   /** When a worker last said anything, or was first asked. */
   readonly #heardMs = new Map<string, number>();
+  #beatMs: number | undefined;
   #timer: ReturnType<typeof setInterval> | undefined;
   #nextId = 0;
 
@@ -46,6 +47,7 @@ export class Heartbeat {
   /** One round: kills who was silent for too long, asks the others. */
   beat(): void {
     const nowMs = this.#nowMs();
+    this.#forgetPause(nowMs);
     for (const { id } of this.#options.registry.ready()) {
       const heardMs = this.#heardMs.get(id) ?? nowMs;
       this.#heardMs.set(id, heardMs);
@@ -58,5 +60,16 @@ export class Heartbeat {
       this.#nextId += 1;
       this.#options.supervisor.send(id, { type: "stats", id: this.#nextId });
     }
+  }
+
+  /**
+   * Time in which this process itself stood still, as a paused machine's does, is not a worker's silence: what workers
+   * said meanwhile has not been read yet.
+   */
+  #forgetPause(nowMs: number): void {
+    const pausedMs = nowMs - (this.#beatMs ?? nowMs) - this.#options.intervalMs;
+    this.#beatMs = nowMs;
+    if (pausedMs <= 0) return;
+    for (const [id, heardMs] of this.#heardMs) this.#heardMs.set(id, Math.min(nowMs, heardMs + pausedMs));
   }
 }

@@ -100,6 +100,26 @@ describe("supervisor", () => {
   });
 });
 
+test("a pause of the whole machine is no worker's silence, and silence after it still is", async () => {
+  const { openLink, processes } = fakeLinks();
+  const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu"]);
+  const clock = { nowMs: 0 };
+  const options = { registry, supervisor, log: () => undefined, nowMs: () => clock.nowMs };
+  const heartbeat = new Heartbeat({ ...options, intervalMs: 10, hangMs: 50 });
+  supervisor.start(dispatcher);
+  processes[0]?.ready();
+  heartbeat.beat();
+  clock.nowMs = 100_000;
+  heartbeat.beat();
+  expect(processes[0]?.alive).toBe(true);
+  for (let beats = 0; beats < 6; beats++) {
+    clock.nowMs += 10;
+    heartbeat.beat();
+  }
+  expect(processes[0]?.alive).toBe(false);
+  await supervisor.stop(10);
+});
+
 describe("back-off", () => {
   async function delays(stableMs: number, lives: number): Promise<number[]> {
     const { openLink, processes } = fakeLinks();
