@@ -4,8 +4,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { version } from "../../package.json";
-import { runSpangate, startSpangate } from "../support/command-line.ts";
-import { until } from "../support/until.ts";
+import { devSign, runSpangate, serveSpangate } from "../support/command-line.ts";
 
 setDefaultTimeout(60_000);
 
@@ -19,22 +18,8 @@ const shell = (env: Readonly<Record<string, string>> = {}) => ({
 });
 const spangate = (args: readonly string[], env: Readonly<Record<string, string>> = {}) => runSpangate(args, shell(env));
 
-const serveDev = () => serve(["--dev"], "ready; from this folder");
-
-async function serve(flags: readonly string[], sign = "listening on") {
-  const child = startSpangate(["serve", ...flags, "--port", "0"], shell());
-  let output = "";
-  void (async () => {
-    const decoder = new TextDecoder();
-    for await (const bytes of child.stdout) output += decoder.decode(bytes, { stream: true });
-  })();
-  await until(async () => output.includes(sign), "the server is ready", 40_000);
-  const stop = async (): Promise<number> => {
-    child.kill("SIGTERM");
-    return await child.exited;
-  };
-  return { url: /listening on (\S+)/.exec(output)?.[1] ?? "", stop };
-}
+const serve = (flags: readonly string[], sign = "listening on") => serveSpangate(flags, sign, shell());
+const serveDev = () => serve(["--dev"], devSign);
 
 const ask = ["ask", "-d", "staff.md", "What is the extension of Jon Vale?"];
 

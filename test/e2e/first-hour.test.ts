@@ -8,8 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { docxOf, paragraph } from "../extract/documents.ts";
 import { pagedFormats } from "../extract/paged-documents.ts";
-import { runSpangate, startSpangate } from "../support/command-line.ts";
-import { until } from "../support/until.ts";
+import { devSign, runSpangate, serveSpangate } from "../support/command-line.ts";
 
 setDefaultTimeout(120_000);
 
@@ -19,19 +18,7 @@ afterAll(() => rmSync(home, { recursive: true, force: true }));
 const shell = { env: { PATH: process.env.PATH ?? "", HOME: home }, cwd: home };
 const spangate = (...args: string[]) => runSpangate(args, shell);
 
-async function serve(...flags: string[]) {
-  const child = startSpangate(["serve", "--dev", "--port", "0", ...flags], shell);
-  let output = "";
-  void (async () => {
-    const decoder = new TextDecoder();
-    for await (const bytes of child.stdout) output += decoder.decode(bytes, { stream: true });
-  })();
-  await until(async () => output.includes("ready; from this folder"), "the server is ready", 40_000);
-  return async (): Promise<number> => {
-    child.kill("SIGTERM");
-    return await child.exited;
-  };
-}
+const serve = async (...flags: string[]) => (await serveSpangate(["--dev", ...flags], devSign, shell)).stop;
 
 const folder = join(home, "papers");
 const write = (name: string, content: string | Uint8Array) => writeFileSync(join(folder, name), content);
@@ -96,6 +83,8 @@ test("a stranger's first hour", async () => {
   const [header, , row] = usage.output.split("\n").map((line) => line.trim().split(/\s{2,}/));
   expect(header).toEqual(["day", "tenant", "requests", "prompt", "cached", "answers", "computed"]);
   expect(Number(row?.[2])).toBeGreaterThanOrEqual(3);
+  expect((await spangate("usage", "--tenant", row?.[1] ?? "")).output).toBe(usage.output);
+  expect((await spangate("usage", "--tenant", "tenant_of_nobody")).output).not.toContain(row?.[1] ?? "");
 
   const backup = await spangate("backup", "copy.backup");
   expect([backup.code, backup.output]).toEqual([0, expect.stringContaining("backed up .spangate to copy.backup")]);

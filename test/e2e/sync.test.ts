@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { VectorStoreFile } from "../../gateway/cli/support/operations.ts";
-import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { runSpangate, startSpangate } from "../support/command-line.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 setDefaultTimeout(60_000);
@@ -29,23 +29,12 @@ beforeEach(() => {
   write("old.txt", "A note that nobody needs any more.");
 });
 
-function start(args: readonly string[]) {
+const shell = () => {
   const { SPANGATE_ADMIN_KEY: _admin, ...inherited } = process.env;
-  return Bun.spawn([process.execPath, join(repositoryRoot, "gateway", "cli", "main.ts"), ...args], {
-    env: { ...inherited, SPANGATE_URL: server.url, SPANGATE_API_KEY: apiKey },
-    stdio: ["ignore", "pipe", "pipe"],
-  });
-}
-
-async function spangate(...args: string[]) {
-  const child = start(args);
-  const [output, errors, code] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-    child.exited,
-  ]);
-  return { output: output.trim(), errors, code };
-}
+  return { env: { ...inherited, SPANGATE_URL: server.url, SPANGATE_API_KEY: apiKey } };
+};
+const start = (args: readonly string[]) => startSpangate(args, shell());
+const spangate = (...args: string[]) => runSpangate(args, shell());
 
 async function get<Answer>(path: string): Promise<Answer> {
   const answer = await fetch(server.url + path, { headers: { authorization: `Bearer ${apiKey}` } });

@@ -1,6 +1,7 @@
 /** The command line as a process of its own, as users have it. */
 import { join } from "node:path";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { until } from "./until.ts";
 
 export interface Shell {
   /** The whole environment. */
@@ -26,3 +27,22 @@ export async function runSpangate(args: readonly string[], shell: Shell) {
   const [output, errors, code] = await Promise.all([child.stdout.text(), child.stderr.text(), child.exited]);
   return { output: output.trim(), errors, code };
 }
+
+/** Starts `spangate serve` on a free port; resolves when it has printed the sign. `stop` ends it, with its exit code. */
+export async function serveSpangate(flags: readonly string[], sign: string, shell: Shell) {
+  const child = startSpangate(["serve", ...flags, "--port", "0"], shell);
+  let output = "";
+  void (async () => {
+    const decoder = new TextDecoder();
+    for await (const bytes of child.stdout) output += decoder.decode(bytes, { stream: true });
+  })();
+  await until(async () => output.includes(sign), "the server is ready", 40_000);
+  const stop = async (): Promise<number> => {
+    child.kill("SIGTERM");
+    return await child.exited;
+  };
+  return { url: /listening on (\S+)/.exec(output)?.[1] ?? "", stop };
+}
+
+/** What `serve --dev` prints once it can be asked. */
+export const devSign = "ready; from this folder";

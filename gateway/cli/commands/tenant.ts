@@ -49,14 +49,13 @@ export const usageCommand: Command = {
   flags: { ...serverFlags, tenant: { type: "string", value: "ID", description: "Only this tenant's." } },
   async run(input) {
     const client = connect(input, "platform");
-    const days = await listAll<UsageDay>(client, "/admin/v1/usage");
-    const wanted = input.text("tenant");
-    const rows = days
-      .filter(({ tenant_id: id }) => wanted === undefined || id === wanted)
-      .map((day) => [
-        ...[day.day, day.tenant_id, day.requests],
-        ...[day.prompt_tokens, day.cached_tokens, day.completion_tokens, day.computed_tokens],
-      ]);
+    const tenant = input.text("tenant");
+    const wanted = tenant === undefined ? "" : `?tenant_id=${encodeURIComponent(tenant)}`;
+    const days = await listAll<UsageDay>(client, `/admin/v1/usage${wanted}`);
+    const rows = days.map((day) => [
+      ...[day.day, day.tenant_id, day.requests],
+      ...[day.prompt_tokens, day.cached_tokens, day.completion_tokens, day.computed_tokens],
+    ]);
     const header = ["day", "tenant", "requests", "prompt", "cached", "answers", "computed"];
     console.log(
       textTable(

@@ -8,6 +8,7 @@ import type {
   mintedKeyAnswer,
   tenantAnswer,
   tenantLimitsAnswer,
+  usageDayAnswer,
   vectorStoreAnswer,
   vectorStoreFileAnswer,
 } from "../../http/transport/answer-schemas.ts";
@@ -20,17 +21,7 @@ export type MintedKey = z.infer<typeof mintedKeyAnswer>;
 export type TenantLimits = z.infer<typeof tenantLimitsAnswer>;
 export type VectorStore = z.infer<typeof vectorStoreAnswer>;
 export type VectorStoreFile = z.infer<typeof vectorStoreFileAnswer>;
-/** Tokens of a tenant on a day; the answer's schema is that of GET /admin/v1/usage. */
-export interface UsageDay {
-  readonly id: string;
-  readonly day: string;
-  readonly tenant_id: string;
-  readonly requests: number;
-  readonly prompt_tokens: number;
-  readonly cached_tokens: number;
-  readonly completion_tokens: number;
-  readonly computed_tokens: number;
-}
+export type UsageDay = z.infer<typeof usageDayAnswer>;
 export type PrepareJob = z.infer<typeof jobAnswer>;
 
 /** What chat completions report beside their text. */
@@ -74,8 +65,9 @@ interface ListPage<Item> {
 /** Every item of a paged list. */
 export async function listAll<Item extends { readonly id: string }>(client: HttpClient, path: string): Promise<Item[]> {
   const items: Item[] = [];
+  const first = `${path}${path.includes("?") ? "&" : "?"}limit=100`;
   for (let after = ""; ; ) {
-    const page: ListPage<Item> = await client.json("GET", `${path}?limit=100${after}`);
+    const page: ListPage<Item> = await client.json("GET", `${first}${after}`);
     items.push(...page.data);
     const last = page.data.at(-1);
     if (!page.has_more || last === undefined) return items;

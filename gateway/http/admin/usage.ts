@@ -6,7 +6,7 @@ import { ApiError } from "../../base/errors.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import { visibleTenant } from "../../tenant/audit.ts";
 import { computedTokens, dayOf, type UsageLedger } from "../../tenant/usage.ts";
-import { listOf } from "../transport/answer-schemas.ts";
+import { listOf, usageDayAnswer } from "../transport/answer-schemas.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
 import { listBody, pageQuery, readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -22,25 +22,7 @@ const usageQuery = z.strictObject({
     .optional(),
 });
 
-const count = z.int().min(0);
-const dayAnswer = z.strictObject({
-  id: z.string(),
-  object: z.literal("usage"),
-  day: z.string().describe("UTC."),
-  tenant_id: z.string(),
-  requests: count.describe(
-    "Runs that ended: one for each choice of an answer, each generate of a query, and each request of embeddings or of a ranking.",
-  ),
-  prompt_tokens: count,
-  cached_tokens: count,
-  cache_write_tokens: count,
-  completion_tokens: count,
-  embedding_tokens: count.describe("Of embeddings and rankings; in none of the numbers above."),
-  computed_tokens: count.describe(
-    "What counts against the tenant's budgets: prompt tokens that were not cached, completion tokens and embedding tokens.",
-  ),
-});
-export const usageAnswer = listOf(dayAnswer);
+export const usageAnswer = listOf(usageDayAnswer);
 
 const defaultDays = 31;
 const dayMs = 86_400_000;
@@ -70,7 +52,7 @@ function cursorOf(after: string | undefined): Pick<UsageDayRow, "day" | "tenantI
   return after === undefined ? undefined : { day: after.slice(0, 10), tenantId: after.slice(11) };
 }
 
-function dayBody(row: UsageDayRow): z.infer<typeof dayAnswer> {
+function dayBody(row: UsageDayRow): z.infer<typeof usageDayAnswer> {
   return {
     id: `${row.day}.${row.tenantId}`,
     object: "usage",

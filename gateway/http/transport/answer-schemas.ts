@@ -179,3 +179,22 @@ export const readyAnswer = z.strictObject({
   status: z.enum(["ready", "not_ready", "draining"]),
   workers: z.array(z.strictObject({ id: z.string(), state: z.string() })),
 });
+
+/** Tokens of a tenant on a day. */
+export const usageDayAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("usage"),
+  day: z.string().describe("UTC."),
+  tenant_id: z.string(),
+  requests: count.describe(
+    "Runs that ended: one for each choice of an answer, each generate of a query, and each request of embeddings or of a ranking.",
+  ),
+  prompt_tokens: count,
+  cached_tokens: count,
+  cache_write_tokens: count,
+  completion_tokens: count,
+  embedding_tokens: count.describe("Of embeddings and rankings; in none of the numbers above."),
+  computed_tokens: count.describe(
+    "What counts against the tenant's budgets: prompt tokens that were not cached, completion tokens and embedding tokens.",
+  ),
+});
