@@ -197,16 +197,20 @@ export function findFragmentPlace(db: Db, corpusId: CorpusId, id: FragmentId): F
   );
 }
 
+type NamedRow = Pick<FragmentRow, "id" | "text" | "pages"> &
+  Pick<ListedFragment, "fileId" | "filename"> & { readonly corpusId: CorpusId };
+
 /** Visible fragments by their ids, of any corpus. The caller checks who may see them. */
-export function findFragments(
-  db: Db,
-  ids: readonly FragmentId[],
-): readonly (Pick<FragmentRow, "text"> & { readonly id: FragmentId; readonly corpusId: CorpusId })[] {
+export function findFragments(db: Db, ids: readonly FragmentId[]): readonly NamedRow[] {
   return db.statement("findFragments", (orm) =>
     orm
-      .select({ id: fragments.id, text: fragments.text, corpusId: corpusFiles.corpusId })
+      .select({
+        ...{ id: fragments.id, text: fragments.text, pages: fragments.pages },
+        ...{ corpusId: corpusFiles.corpusId, fileId: corpusFiles.fileId, filename: files.filename },
+      })
       .from(fragments)
       .innerJoin(corpusFiles, ofCompletedFile)
+      .innerJoin(files, eq(files.id, corpusFiles.fileId))
       .where(sql`${fragments.id} in (select value from json_each(${JSON.stringify(ids)}))`)
       .all(),
   );

@@ -29,12 +29,15 @@ export interface SpangateReport {
   readonly prepared: { readonly tokens: number; readonly computed_tokens: number };
   /** With `reuse: "blend"`: tokens whose KV was copied, and those of them that were computed again. */
   readonly blend?: { readonly tokens: number; readonly recomputed_tokens: number };
+  /** Absent: the prompts had nothing to cite. */
+  readonly citations?: readonly QuotedSource[];
 }
 
-/** A sentence of a chat answer that rests on a sentence of a document. */
+/** A sentence of an answer that rests on a sentence of a document. */
 export interface QuotedSource {
   /** Absent: the document came with the request. */
   readonly filename?: string;
+  readonly title?: string;
   readonly page?: number;
   readonly page_name?: string;
   readonly quote: string;

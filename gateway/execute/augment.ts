@@ -11,6 +11,13 @@ export interface AugmentOptions {
   readonly countTokens: (text: string) => number;
 }
 
+/** A part of a document as the prompt shows it, and where its own text stands in the document, in UTF-16 units. */
+export interface FoundPart {
+  readonly message: Message;
+  readonly bodyAt: number;
+  readonly bodyEnd: number;
+}
+
 /**
  * The document's best parts for a question, best first, as messages. Each part is numbered by its place in the
  * document, so that it is the same message for every question.
@@ -21,21 +28,29 @@ export async function augmentMessages(
   question: string,
   options: AugmentOptions,
   signal: AbortSignal,
-): Promise<readonly Message[]> {
+): Promise<readonly FoundPart[]> {
   const { name, text } = node.doc;
   const pace = new Pace();
   const parts: string[] = [];
+  const places: number[] = [];
   const chunking = { maxTokens: options.maxTokens, overlapTokens: 0 };
   const kind = /\.(md|mdx|markdown)$/i.test(name) ? "markdown" : "plain";
   for (const chunk of chunkText(text, kind, chunking, options.countTokens)) {
     const part = chunk?.text.trim() ?? "";
-    if (part !== "") parts.push(part);
+    if (chunk !== undefined && part !== "") {
+      parts.push(part);
+      places.push(chunk.firstChar + chunk.text.length - chunk.text.trimStart().length);
+    }
     await pace.breathe();
     signal.throwIfAborted();
   }
   const messages = augmentFragments(node, parts);
   const best = (await rank(parts, question, pace)).slice(0, options.maxFragments);
-  return best.flatMap((index) => messages[index] ?? []);
+  return best.flatMap((index): FoundPart[] => {
+    const [message, bodyAt] = [messages[index], places[index]];
+    if (message === undefined || bodyAt === undefined) return [];
+    return [{ message, bodyAt, bodyEnd: bodyAt + (parts[index]?.length ?? 0) }];
+  });
 }
 
 /** BM25's usual constants: k1 saturates the count of a word, and b weights the length of a text. */

@@ -8,6 +8,7 @@ import { Pace } from "../base/pace.ts";
 import { limits } from "../config.ts";
 import type { Awaitable } from "../corpus/search/retrieve.ts";
 import { type MergedEvents, mergeCompletions } from "../generate/completion.ts";
+import type { AnswerSources } from "../generate/plan-documents.ts";
 import type { QueryContext } from "../lower/query-context.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
@@ -22,6 +23,7 @@ import { allRuns, generateOf, type Inner } from "./prompt-parts.ts";
 import type { TreeReport } from "./report.ts";
 import { type FoundFragment, Resolver, type Search, type Sources } from "./resolve.ts";
 import { type QueryLowering, type TreeDeps, type TreeJob, TreeRun } from "./run-tree.ts";
+import { sourcesOfChoices } from "./sources.ts";
 
 export interface QueryJob
   extends Pick<TreeJob, "requestId" | "tenantId" | "reuse" | "diagnose" | "restartable" | "signal"> {
@@ -34,6 +36,8 @@ export interface QueryRun {
   /** The answer's events, with one `end` for each choice. Nothing runs before the first is read. Throws ApiError. */
   readonly events: MergedEvents;
   readonly report: TreeReport;
+  /** What each choice may rest on. Call when `events` have ended. */
+  readonly sources: () => Promise<readonly AnswerSources[]>;
 }
 
 export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBytes" | "onLateEnd"> {
@@ -72,7 +76,12 @@ export class QueryService {
     const choices = choiceCount(job.query);
     const card = this.#check(job.query);
     const opened = this.#open(card, job, (tree, inner) => this.#textsOf(tree, inner));
-    return { model: card.id, choiceCount: choices, events: this.#events(job, opened), report: opened.tree.report };
+    let outers: readonly Inner[] = [];
+    const events = this.#events(job, opened, (started) => {
+      outers = started;
+    });
+    const sources = () => sourcesOfChoices(outers, (node) => opened.resolver.sourceOf(node));
+    return { model: card.id, choiceCount: choices, events, report: opened.tree.report, sources };
   }
 
   /** Computes and keeps the KV of the query's prompts without generating. @throws ApiError, the signal's reason */
@@ -170,9 +179,14 @@ export class QueryService {
     }
   }
 
-  #events(job: QueryJob, { tree, rewritten, [Symbol.dispose]: onEnd }: Opened): MergedEvents {
+  #events(
+    job: QueryJob,
+    { tree, rewritten, [Symbol.dispose]: onEnd }: Opened,
+    onStart: (outers: readonly Inner[]) => void,
+  ): MergedEvents {
     const start = async () => {
       const outers = outermostOf((await rewritten()).query);
+      onStart(outers);
       return (await Promise.all(outers.map((outer) => tree.choices(outer)))).flat();
     };
     const onError = (error: unknown): void => {

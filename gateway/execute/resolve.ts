@@ -4,7 +4,8 @@
  */
 import { ApiError } from "../base/errors.ts";
 import { yieldToOthers } from "../base/pace.ts";
-import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/search/retrieve.ts";
+import type { Awaitable, NamedFragment, RetrieveRequest } from "../corpus/search/retrieve.ts";
+import type { PromptDocument } from "../generate/plan-documents.ts";
 import type { LowerDocument } from "../lower/plan.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
 import { queryLimits } from "../query/limits.ts";
@@ -13,8 +14,9 @@ import { type AugmentOptions, augmentMessages } from "./augment.ts";
 import { atPath } from "./located.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";
 import { Slots } from "./slots.ts";
+import type { SourceOf } from "./sources.ts";
 
-export type FoundFragment = Pick<RetrievedFragment, "id" | "corpusId" | "text" | "salt">;
+export type FoundFragment = NamedFragment;
 
 export type Search = Pick<RetrieveRequest, "vectorStoreIds" | "query" | "maxResults"> & { readonly filters?: unknown };
 
@@ -34,6 +36,8 @@ export class Resolver {
   /** The fragments by id. Generates inside this query's searches may hold any of them. */
   readonly fragments = new Map<string, LowerDocument>();
   readonly #found = new Map<string, FoundFragment>();
+  /** The nodes whose text came with the query as a document, or as the part of one that was found in it. */
+  readonly #documents = new Map<Query, PromptDocument>();
   readonly #sources: Sources;
   readonly #signal: AbortSignal;
   /** Each search keeps the event loop busy for a while, so a query runs only one at a time. */
@@ -49,6 +53,12 @@ export class Resolver {
   /** The fragments of corpora that were read. */
   get found(): readonly FoundFragment[] {
     return [...this.#found.values()];
+  }
+
+  /** See `SourceOf`. */
+  sourceOf(query: Query): ReturnType<SourceOf> {
+    if (query.kind === "fragment" && "id" in query) return this.#found.get(query.id);
+    return this.#documents.get(query);
   }
 
   /** @throws ApiError naming the node by its path */
@@ -68,6 +78,9 @@ export class Resolver {
     const whole = mapChildren(query, (child, index) => children[index] ?? child);
     if (whole.kind === "retrieve") return await this.#retrieve(whole, path);
     if (whole.kind === "augment") return await this.#augment(whole, path);
+    if (whole.kind === "fragment" && "text" in whole) {
+      this.#documents.set(whole, { id: path, text: whole.text, title: whole.title });
+    }
     return whole;
   }
 
@@ -97,7 +110,11 @@ export class Resolver {
     }
     const question = searchText(await this.#textOf(body, `${path}.augment.body`), `${path}.augment.body`);
     return await this.#search(async () => {
-      return { kind: "retrieved", fragments: await augmentMessages(node, question, augment, this.#signal) };
+      const parts = await augmentMessages(node, question, augment, this.#signal);
+      for (const { message, ...range } of parts) {
+        this.#documents.set(message, { id: path, title: doc.name, text: doc.text, ...range });
+      }
+      return { kind: "retrieved", fragments: parts.map(({ message }) => message) };
     });
   }
 

@@ -20,7 +20,7 @@ import { openTools } from "../tools/open-tools.ts";
 import { generate, type MergedEvents, mergeCompletions } from "./completion.ts";
 import { checkPromptIds, checkTokenIds, completionTokens, tokenCount } from "./context-budget.ts";
 import type { EndEvent } from "./events.ts";
-import { type PromptDocument, planDocuments } from "./plan-documents.ts";
+import { type AnswerSources, planDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
 
 export interface ChatJob extends Job {
@@ -54,12 +54,8 @@ interface Job {
   readonly restartable: boolean;
 }
 
-export interface ChatRun {
+export interface ChatRun extends AnswerSources {
   readonly model: string;
-  /** The last message of the user; empty where there is none. */
-  readonly question: string;
-  /** The documents of the request; with `retrieved`, what the answer may rest on. */
-  readonly documents: readonly PromptDocument[];
   readonly retrieved: readonly RetrievedFragment[];
   readonly promptTokens: number;
   /**

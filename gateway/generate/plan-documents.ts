@@ -10,7 +10,21 @@ export interface PromptDocument {
   readonly title?: string | undefined;
   /** Where the document's own text begins: before it stands what an API added. Absent: at its start. */
   readonly bodyAt?: number;
+  /** Where the part of it ends that is in the prompt. Absent: at its end. */
+  readonly bodyEnd?: number;
 }
+
+/** What an answer may rest on. */
+export interface AnswerSources {
+  /** The last message of the user; empty where there is none. */
+  readonly question: string;
+  /** Documents that came with the request. */
+  readonly documents: readonly PromptDocument[];
+  /** Fragments of stored files. */
+  readonly retrieved: readonly CitedFragment[];
+}
+
+export type CitedFragment = Pick<RetrievedFragment, "id" | "fileId" | "filename" | "text" | "pages">;
 
 /**
  * The request's documents under the tenant's salt, then the retrieved fragments under their corpora's salts, best

@@ -102,6 +102,74 @@ test("streamed chat completions, with and without a summary", async () => {
   }
 });
 
+const queryOver = (...children: readonly object[]) => {
+  const ask = { user: question };
+  return { g: { max_tokens: 40, temperature: 0, input: { cross: [{ plus: children }, ask] } } };
+};
+const found = (format: string) => {
+  return { retrieve: { vector_store_ids: [stores.get(format)], query: question, max_num_results: 2 } };
+};
+const postQuery = (path: string, body: string, type = "application/json"): Promise<Response> =>
+  fetch(`${server.url}/v1/query/${path}`, {
+    method: "POST",
+    headers: { authorization: `Bearer ${apiKey}`, "content-type": type },
+    body,
+  });
+async function executed(query: object, search = ""): Promise<OpenAI.ChatCompletion> {
+  const response = await postQuery(`execute${search}`, JSON.stringify(query));
+  expect(response.status).toBe(200);
+  return (await response.json()) as OpenAI.ChatCompletion;
+}
+const textOf = (answer: OpenAI.ChatCompletion): string => answer.choices[0]?.message.content ?? "";
+
+test.each([...Object.keys(pagedFormats), "docx"])("%s, that a span query found", async (format) => {
+  const answer = await executed(queryOver(found(format)));
+  await expectRight(format, textOf(answer), citationsIn(answer));
+});
+
+test("span queries: streamed, and over a fragment that is named by its id", async () => {
+  const stream = await postQuery("execute?stream=true", JSON.stringify(queryOver(found("pdf"))));
+  const chunks = (await stream.text()).split("\n\n").flatMap((event): OpenAI.ChatCompletionChunk[] => {
+    return event.startsWith("data: {") ? [JSON.parse(event.slice("data: ".length))] : [];
+  });
+  const text = chunks.map(({ choices }) => choices[0]?.delta.content ?? "").join("");
+  await expectRight("pdf", text, citationsIn(chunks.at(-1)));
+  const id = citationsIn(chunks.at(-1))[0]?.fragment_id;
+  const named = await executed(queryOver({ fragment: { id } }, { fragment: { text: "Jon Vale likes tea." } }));
+  await expectRight("pdf", textOf(named), citationsIn(named));
+});
+
+test("span queries: a text that came with the query is cited by its path, a part of a document within the whole of it", async () => {
+  const fragments = pages.map(({ name, sentences }) => ({ fragment: { title: name, text: sentences.join(" ") } }));
+  const inline = await executed(queryOver(...fragments));
+  const path = "$.g.input.cross[0].plus[1]";
+  expect(citationsIn(inline)).toMatchObject([{ choice: 0, document_id: path, title: "Accounts", quote: sentence }]);
+  const text = `# Staff 😀\n\n${"Nothing is known of the weather. ".repeat(200)}\n\n${sentence}\n`;
+  const augment = { augment: { embedding_model: "", body: { user: question }, doc: ["staff.md", { Text: text }] } };
+  const [cited] = citationsIn(await executed(queryOver(augment)));
+  expect(cited).toMatchObject({ document_id: "$.g.input.cross[0].plus[0]", title: "staff.md", quote: sentence });
+  expect([...text].slice(...(cited?.quote_range ?? [0, 0])).join("")).toBe(sentence);
+});
+
+test("span queries: each choice has the sources of its own prompt; what inner generates read counts for the outer one", async () => {
+  const alone = (name: string, text: string) => queryOver({ fragment: { title: name, text } });
+  const apart = await executed({ plus: [alone("right", sentence), alone("wrong", "Jon Vale likes tea.")] });
+  expect(citationsIn(apart)).toMatchObject([{ choice: 0, title: "right", quote: sentence }]);
+  const judged = await executed(queryOver(alone("inner", sentence)));
+  expect(citationsIn(judged)).toMatchObject([{ title: "inner", quote: sentence }]);
+  const bare = await executed({ g: { max_tokens: 4, temperature: 0, input: { user: question } } });
+  expect((bare as { spangate?: object }).spangate).not.toHaveProperty("citations");
+});
+
+test("span queries in bulk name the page, and keep no quote of a file", async () => {
+  const sent = JSON.stringify({ query: queryOver(found("pdf")) });
+  const answered = await (await postQuery("bulk", sent, "application/x-ndjson")).text();
+  const line = answered.split("\n").find((one) => one.includes('"response"')) ?? "{}";
+  const [cited] = citationsIn((JSON.parse(line) as { response?: object }).response);
+  expect(cited).toMatchObject({ filename: "staff.pdf", page: 2 });
+  expect(cited).not.toHaveProperty("quote");
+});
+
 test("each of several choices has its own", async () => {
   const answer = await client.chat.completions.create({ ...chatOver("xlsx"), n: 2 });
   expect(citationsIn(answer).map(({ choice, page_name }) => [choice, page_name])).toEqual([

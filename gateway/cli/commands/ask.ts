@@ -1,7 +1,7 @@
 import { basename } from "node:path";
 import { type Command, CommandError, serverFlags } from "../support/command.ts";
 import { connect, onlyPositional } from "../support/connect.ts";
-import { askChat, type ChatAnswer, firstModelId } from "../support/operations.ts";
+import { askChat, type ChatAnswer, firstModelId, sourceLines } from "../support/operations.ts";
 
 export const askCommand: Command = {
   name: "ask",
@@ -39,7 +39,7 @@ export const askCommand: Command = {
       (text) => process.stdout.write(text),
     );
     process.stdout.write("\n");
-    for (const line of sourceLines(answer)) console.error(line);
+    for (const line of sourceLines(answer.spangate)) console.error(line);
     if (input.isSet("stats")) console.error(statsLine(answer));
     return 0;
   },
@@ -58,17 +58,6 @@ async function readDocument(path: string): Promise<{ text: string }> {
   } catch (error) {
     throw new CommandError(`${path}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
   }
-}
-
-/** Where the answer stands: a line for each quote of a stored file. */
-function sourceLines({ spangate }: ChatAnswer): string[] {
-  const lines = (spangate.citations ?? [])
-    .filter(({ filename }) => filename !== undefined)
-    .map(({ filename, page, page_name: name, quote }) => {
-      const place = [filename, page === undefined ? "" : `page ${page}`, name].filter(Boolean).join(", ");
-      return `  [${place}] ${quote.replace(/\s+/g, " ")}`;
-    });
-  return [...new Set(lines)];
 }
 
 function statsLine({ usage, spangate, clientTtftMs, totalMs }: ChatAnswer): string {

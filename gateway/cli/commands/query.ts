@@ -1,6 +1,7 @@
 import { type Explanation, piecesOf, type SpangateReport, textsOf, type Usage } from "../../client/answers.ts";
 import type { SpanQueryClient } from "../../client/span-query-client.ts";
 import { type Command, CommandError, serverFlags, UsageError } from "../support/command.ts";
+import { sourceLines } from "../support/operations.ts";
 import { queryFlags, readQueryFile, withServer } from "../support/query-file.ts";
 
 export const queryCommand: Command = {
@@ -22,6 +23,7 @@ export const queryCommand: Command = {
     const facts = await withServer(input, (client) =>
       isStreamed ? writeStreamed(client, query, write) : writeWhole(client, query, input.isSet("json"), write),
     );
+    if (!input.isSet("json")) for (const line of sourceLines(facts.spangate)) console.error(line);
     if (input.isSet("stats")) console.error(statsLines(facts).join("\n"));
     return 0;
   },

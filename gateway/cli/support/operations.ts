@@ -1,7 +1,7 @@
 /** The server's operations that the command line uses. */
 
 import type { z } from "zod";
-import type { QuotedSource, SpangateReport, Usage } from "../../client/answers.ts";
+import type { SpangateReport, Usage } from "../../client/answers.ts";
 import type {
   apiKeyAnswer,
   jobAnswer,
@@ -25,9 +25,21 @@ export type UsageDay = z.infer<typeof usageDayAnswer>;
 export type PrepareJob = z.infer<typeof jobAnswer>;
 
 /** What chat completions report beside their text. */
-type ChatReport = Pick<SpangateReport, "request_id" | "worker" | "queue_ms" | "prefill_ms" | "ttft_ms" | "spans"> & {
-  readonly citations?: readonly QuotedSource[];
-};
+type ChatReport = Pick<
+  SpangateReport,
+  "request_id" | "worker" | "queue_ms" | "prefill_ms" | "ttft_ms" | "spans" | "citations"
+>;
+
+/** Where an answer stands: a line for each quote of a file or of a document with a title. */
+export function sourceLines({ citations = [] }: Pick<SpangateReport, "citations">): string[] {
+  const lines = citations.flatMap(({ filename, title, page, page_name: name, quote }) => {
+    const source = filename ?? title;
+    if (source === undefined) return [];
+    const place = [source, page === undefined ? "" : `page ${page}`, name].filter(Boolean).join(", ");
+    return [`  [${place}] ${quote.replace(/\s+/g, " ")}`];
+  });
+  return [...new Set(lines)];
+}
 
 export interface ChatRequest {
   readonly model: string;

@@ -14,6 +14,8 @@ export interface CitableText {
   readonly text: string;
   /** Where the document's own text begins: before it stands what an API added. Absent: at its start. */
   readonly bodyAt?: number | undefined;
+  /** Where the part of it ends that may be cited. Absent: at its end. */
+  readonly bodyEnd?: number | undefined;
   /** Tells what a sentence is: a line of a log, or prose. Absent: prose. */
   readonly filename?: string | undefined;
   /** Absent where the text has no pages. */
@@ -55,7 +57,7 @@ const questionWeight = 0.2;
 const maxAnswerChars = 32_768;
 const maxClaims = 128;
 /** Texts after so many characters of texts, and sentences after so many, are not looked at. */
-const maxSourceChars = 1_000_000;
+export const maxSourceChars = 1_000_000;
 const maxSentences = 20_000;
 /** A word that stands in more sentences tells nothing. */
 const maxSentencesPerWord = 2_000;
@@ -127,8 +129,8 @@ async function indexOf(sources: readonly CitableText[], wanted: ReadonlySet<stri
   const sentences: Sentence[] = [];
   const holders = new Map<string, number[]>();
   let charsLeft = maxSourceChars;
-  for (const [source, { text, bodyAt = 0, filename }] of sources.entries()) {
-    const body = text.slice(bodyAt, bodyAt + charsLeft);
+  for (const [source, { text, bodyAt = 0, bodyEnd = text.length, filename }] of sources.entries()) {
+    const body = text.slice(bodyAt, Math.min(bodyEnd, bodyAt + charsLeft));
     charsLeft -= body.length;
     let unitCount = 0;
     for (const unit of sentenceSteps(body, filename === undefined ? "markdown" : textKindOf(filename))) {

@@ -62,6 +62,9 @@ export interface RetrievedFragment extends Omit<Hit, "seq"> {
   readonly salt: CacheSalt;
 }
 
+/** A fragment that was asked for by its id. */
+export type NamedFragment = Omit<RetrievedFragment, "score" | "attributes">;
+
 const byWords: HybridWeights = { embedding: 0, text: 1 };
 const hybrid: HybridWeights = { embedding: 1, text: 1 };
 /**
@@ -248,7 +251,7 @@ export function readFragments(
   corpora: CorpusService,
   tenantId: TenantId,
   rawIds: readonly string[],
-): readonly (Pick<RetrievedFragment, "id" | "corpusId" | "text" | "salt"> | undefined)[] {
+): readonly (NamedFragment | undefined)[] {
   const ids = rawIds.map((rawId) => parseId("fragment", rawId));
   const rows = findFragments(
     db,
@@ -263,9 +266,9 @@ export function readFragments(
   return ids.map((id) => {
     const row = id === undefined ? undefined : found.get(id);
     const salt = row === undefined ? undefined : salts.get(row.corpusId);
-    return row === undefined || salt === undefined
-      ? undefined
-      : { id: row.id, corpusId: row.corpusId, text: row.text, salt };
+    if (row === undefined || salt === undefined) return undefined;
+    const { pages, ...fragment } = row;
+    return { ...fragment, ...(pages === null ? {} : { pages }), salt };
   });
 }
 

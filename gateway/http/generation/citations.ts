@@ -1,22 +1,18 @@
 /** What answers of all APIs say of their sources: pages and literal quotes, for each sentence that rests on one. */
-import { type Citation, cite } from "../../corpus/search/cite.ts";
-import type { RetrievedFragment } from "../../corpus/search/retrieve.ts";
-import type { ChatRun } from "../../generate/pipeline.ts";
-import type { PromptDocument } from "../../generate/plan-documents.ts";
+import { type Citation, cite, maxSourceChars } from "../../corpus/search/cite.ts";
+import type { AnswerSources, CitedFragment, PromptDocument } from "../../generate/plan-documents.ts";
 import type { Choice } from "./choice.ts";
 
 /** A citation and what it cites: a document of the request, by its place among them, or a fragment of a file. */
 export interface AnswerCitation extends Citation {
   readonly quoted: string;
   readonly document?: PromptDocument;
-  readonly fragment?: RetrievedFragment;
+  readonly fragment?: CitedFragment;
 }
-
-type CitingRun = Pick<ChatRun, "question" | "documents" | "retrieved">;
 
 /** For each of the answer's sentences at most one citation. Works in slices. */
 export async function citationsOf(
-  { question, documents, retrieved }: CitingRun,
+  { question, documents, retrieved }: AnswerSources,
   answer: string,
 ): Promise<readonly AnswerCitation[]> {
   const found = await cite(answer, question, [...documents, ...retrieved]);
@@ -30,12 +26,12 @@ export async function citationsOf(
 
 /** What one choice cites. It is looked for once the text is there. */
 export class ChoiceCitations {
-  readonly #run: CitingRun;
+  readonly #run: AnswerSources;
   readonly #choice: Pick<Choice, "text">;
   #text = "";
   found: readonly AnswerCitation[] = [];
 
-  constructor(run: CitingRun, choice: Pick<Choice, "text">) {
+  constructor(run: AnswerSources, choice: Pick<Choice, "text">) {
     this.#run = run;
     this.#choice = choice;
   }
@@ -55,7 +51,37 @@ export class ChoiceCitations {
   }
 }
 
-export const hasSources = ({ documents, retrieved }: CitingRun): boolean => documents.length + retrieved.length > 0;
+const hasSources = ({ documents, retrieved }: AnswerSources): boolean => documents.length + retrieved.length > 0;
+
+/** Together, the choices of one answer have no more of their sources looked at than so many times one choice. */
+const mostLookedAt = 16;
+
+/**
+ * The citations of some choices, each with its choice; undefined: no prompt had anything to cite.
+ * @param sources of each choice
+ * @param at the choice; absent: all of them
+ */
+export async function choiceCitations(
+  sources: readonly AnswerSources[],
+  choices: readonly Pick<Choice, "text">[],
+  view: CitationView,
+  at?: number,
+) {
+  if (!sources.some(hasSources)) return undefined;
+  const cited: object[] = [];
+  let charsLeft = mostLookedAt * maxSourceChars;
+  for (const [choice, { text }] of choices.entries()) {
+    const of = sources[choice];
+    if (of === undefined || (at !== undefined && at !== choice)) continue;
+    charsLeft -= Math.min(maxSourceChars, charsOf(of));
+    if (charsLeft < 0) break;
+    cited.push(...citationBodies(await citationsOf(of, text), view).map((body) => ({ choice, ...body })));
+  }
+  return cited;
+}
+
+const charsOf = ({ documents, retrieved }: AnswerSources): number =>
+  [...documents, ...retrieved].reduce((sum, { text }) => sum + text.length, 0);
 
 /** How the citations are shown. */
 export interface CitationView {
@@ -81,7 +107,7 @@ export type CitationBodies = ReturnType<typeof citationBodies>;
 const documentFacts = ({ id, title }: PromptDocument) => {
   return { document_id: id, ...(title === undefined ? {} : { title }) };
 };
-const fragmentFacts = ({ id, fileId, filename }: RetrievedFragment) => {
+const fragmentFacts = ({ id, fileId, filename }: CitedFragment) => {
   return { file_id: fileId, filename, fragment_id: id };
 };
 const pageFacts = (page: AnswerCitation["page"]) => {
@@ -98,7 +124,10 @@ export interface FileCitation {
 }
 
 /** The files that are cited, in the form of OpenAI's annotations, each once. */
-export function fileCitations(citations: readonly AnswerCitation[], retrieved: ChatRun["retrieved"]): FileCitation[] {
+export function fileCitations(
+  citations: readonly AnswerCitation[],
+  retrieved: AnswerSources["retrieved"],
+): FileCitation[] {
   const cited = new Set(citations.map(({ fragment }) => fragment?.fileId));
   const files = new Map(retrieved.map(({ fileId, filename }) => [fileId, filename]));
   return [...files].flatMap(([fileId, filename], index): FileCitation[] =>

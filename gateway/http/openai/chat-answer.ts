@@ -3,24 +3,8 @@ import type { TokenLogprob } from "../../../worker/contract/messages.ts";
 import type { ArgumentsEvent, CallEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
 import { type Choice, endsOf, finishReasonOf } from "../generation/choice.ts";
-import { type CitationView, citationBodies, citationsOf, hasSources } from "../generation/citations.ts";
 import type { ChunkShape } from "../generation/completion.ts";
 import { type AnswerHead, spangateOf, usageOf } from "../generation/report.ts";
-
-/**
- * The citations of some choices, each with its choice; undefined: the prompt had nothing to cite.
- * @param at the choice; absent: all of them
- */
-export async function chatCitations(run: ChatRun, choices: readonly Choice[], view: CitationView, at?: number) {
-  if (!hasSources(run)) return undefined;
-  const cited: object[] = [];
-  for (const [choice, { text }] of choices.entries()) {
-    if (at !== undefined && at !== choice) continue;
-    const bodies = citationBodies(await citationsOf(run, text), view);
-    cited.push(...bodies.map((body) => ({ choice, ...body })));
-  }
-  return cited;
-}
 
 export function wholeAnswer(
   head: AnswerHead,

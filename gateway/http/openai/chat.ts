@@ -7,6 +7,7 @@ import { attributeFilterSchema } from "../../corpus/search/filters.ts";
 import type { Pipeline } from "../../generate/pipeline.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 import { endsOf } from "../generation/choice.ts";
+import { choiceCitations } from "../generation/citations.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import { logprobsDescriber, spangateOf, usageOf } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
@@ -14,7 +15,7 @@ import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
-import { chatChunks, chatCitations, wholeAnswer } from "./chat-answer.ts";
+import { chatChunks, wholeAnswer } from "./chat-answer.ts";
 import { chatSchema, readVariables, unsupportedChatFields } from "./chat-schema.ts";
 
 export interface ChatDeps extends ChatRunDeps {
@@ -49,23 +50,24 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
     return await runChat(context, deps, { request, stream }, async (run, completion) => {
       const { choices } = completion;
       const view = { isBatchLine: context.env?.batch !== undefined };
+      const sources = choices.map(() => run);
       const head = { id: `chatcmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
       const logprobsOf = request.params.sampling.topLogprobs >= 0 ? formatLogprobs : undefined;
       if (!stream) {
         return await answerWhole(context, completion, async () =>
           wholeAnswer(head, requestId, run, choices, {
             logprobsOf,
-            citations: await chatCitations(run, choices, view),
+            citations: await choiceCitations(sources, choices, view),
           }),
         );
       }
       const summary = async () => ({
         usage: usageOf(endsOf(choices)),
-        spangate: spangateOf(requestId, run, endsOf(choices), await chatCitations(run, choices, view)),
+        spangate: spangateOf(requestId, run, endsOf(choices), await choiceCitations(sources, choices, view)),
       });
       // Clients that want no summary may not expect a chunk without choices: the last of each choice has its citations.
       const endFields = async (index: number) => {
-        const citations = await chatCitations(run, choices, view, index);
+        const citations = await choiceCitations(sources, choices, view, index);
         return citations === undefined ? {} : { spangate: { citations } };
       };
       const extras = includeUsage ? { summary } : { summary: undefined, endFields };

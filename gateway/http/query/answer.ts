@@ -7,6 +7,7 @@ import { countAnswer } from "../../generate/usage-counters.ts";
 import type { Query } from "../../query/ir.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
 import { type Choice, finishReasonOf } from "../generation/choice.ts";
+import type { choiceCitations } from "../generation/citations.ts";
 import type { ChunkShape } from "../generation/completion.ts";
 import { type AnswerHead, diagnosticsOf, rounded, spanBody, usageBody } from "../generation/report.ts";
 import { chatChunks } from "../openai/chat-answer.ts";
@@ -32,14 +33,18 @@ export function queryAnswer(
   requestId: string,
   report: TreeReport,
   choices: readonly Choice[],
+  citations: QueryCitations,
 ) {
   return {
     ...head,
     object: kind === "text" ? "text_completion" : "chat.completion",
     choices: choices.map(({ text, end }, index) => choiceOf(kind, index, text, finishReasonOf(end?.reason))),
-    ...queryFacts(requestId, report),
+    ...queryFacts(requestId, report, citations),
   };
 }
+
+/** `spangate.citations`; undefined: no prompt had anything to cite. */
+type QueryCitations = Awaited<ReturnType<typeof choiceCitations>>;
 
 /** Counts a tree's tokens in the metrics; called once for each tree. */
 export function countTree(metrics: Metrics, tenantId: TenantId, report: TreeReport): void {
@@ -48,7 +53,7 @@ export function countTree(metrics: Metrics, tenantId: TenantId, report: TreeRepo
 }
 
 /** Usage of the whole tree, and what became of each run. */
-export function queryFacts(requestId: string, report: TreeReport) {
+export function queryFacts(requestId: string, report: TreeReport, citations: QueryCitations) {
   const outer = report.outer[0]?.end.report;
   const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = outer?.timings ?? {};
   const blend = blendOf(report);
@@ -65,6 +70,7 @@ export function queryFacts(requestId: string, report: TreeReport) {
       generates: report.generates.map(generateFacts),
       prepared: { tokens: report.preparedTokens.all, computed_tokens: report.preparedTokens.computed },
       ...(blend === undefined ? {} : { blend }),
+      ...(citations === undefined ? {} : { citations }),
     },
   };
 }
@@ -94,7 +100,7 @@ function blendOf(report: TreeReport) {
 }
 
 /** Chunks of a streamed answer; the last one has the usage. */
-export function queryChunks(kind: AnswerKind, head: AnswerHead, summary: () => object): ChunkShape {
+export function queryChunks(kind: AnswerKind, head: AnswerHead, summary: () => Promise<object>): ChunkShape {
   if (kind === "text") {
     const choice = (index: number, text: string, reason: string | null) => {
       return { index, text, logprobs: null, finish_reason: reason };

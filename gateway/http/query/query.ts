@@ -13,6 +13,7 @@ import type { Query } from "../../query/ir.ts";
 import { parseQueryText } from "../../query/parse.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
 import { collect, emptyChoices } from "../generation/choice.ts";
+import { choiceCitations } from "../generation/citations.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { logFailure } from "../middleware/every-request.ts";
@@ -145,9 +146,13 @@ async function execute(
     countTree(deps.metrics, tenantIdOf(context), run.report);
   };
   const completion = { events: run.events, choices, client, onEnd };
-  if (!stream)
-    return await answerWhole(context, completion, () => queryAnswer(kind, head, requestId, run.report, choices));
-  const shape = queryChunks(kind, head, () => queryFacts(requestId, run.report));
+  const citations = async () => choiceCitations(await run.sources(), choices, { isBatchLine: false });
+  if (!stream) {
+    return await answerWhole(context, completion, async () =>
+      queryAnswer(kind, head, requestId, run.report, choices, await citations()),
+    );
+  }
+  const shape = queryChunks(kind, head, async () => queryFacts(requestId, run.report, await citations()));
   const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
   return await answerStreamed(context, completion, shape, { onError, firstEventMs: deps.firstEventMs });
 }
@@ -168,7 +173,10 @@ export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantI
         signal.throwIfAborted();
         const kind = answerKindOf(query);
         const head = headOf(kind, requestId, run.model, nowMs());
-        return { response: queryAnswer(kind, head, requestId, run.report, choices), usage: run.report.usage() };
+        // The results are kept for a while, as lines of a batch are.
+        const citations = await choiceCitations(await run.sources(), choices, { isBatchLine: true });
+        const response = queryAnswer(kind, head, requestId, run.report, choices, citations);
+        return { response, usage: run.report.usage() };
       } finally {
         countTree(metrics, tenantId, run.report);
       }

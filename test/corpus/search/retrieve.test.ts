@@ -158,7 +158,10 @@ describe("fragments by id", () => {
       tenantId,
       hits.map(({ id }) => id),
     );
-    expect(found).toEqual(hits.map(({ id, corpusId, text, salt }) => ({ id, corpusId, text, salt })));
+    const facts = hits.map(({ id, corpusId, fileId, filename, text, salt }) => {
+      return { id, corpusId, fileId, filename, text, salt };
+    });
+    expect(found).toEqual(facts);
   });
 
   test("of others, unknown ones, and what is no id are all the same: none; a grant shows them", async () => {
