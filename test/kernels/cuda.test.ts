@@ -1,10 +1,16 @@
-/** Every CUDA kernel compiles for the architectures that it is written for, where CUDA's compiler is installed. */
-import { describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+/**
+ * Every CUDA kernel compiles for the architectures that it is written for, where CUDA's compiler is installed. Kernels
+ * that have compiled are compiled again when one of their sources, the compiler or this test changes, and in the long
+ * form.
+ */
+import { afterAll, describe, expect, test } from "bun:test";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { basename, join } from "node:path";
+import { basename, dirname, join } from "node:path";
+import { cacheFolder, kernelsFolder } from "../../places/places.ts";
+import { isLong } from "../support/effort.ts";
 
-const folder = join(import.meta.dir, "..", "..", "kernels", "cuda");
+const folder = join(kernelsFolder, "cuda");
 const sources = [...new Bun.Glob("**/*.cu").scanSync(folder)].sort();
 /** Files include each other by name, whatever folder they stand in. */
 const includes = ["", "attention", "attention/wgmma"].map((name) => `-I${join(folder, name)}`);
@@ -34,12 +40,43 @@ function compile(source: string, headDim: number): string {
   }
 }
 
+/** What a compilation's outcome depends on: every file that a kernel can include, the compiler, and the options. */
+function inputsHash(): string {
+  const hasher = new Bun.CryptoHasher("sha256");
+  hasher.update(Bun.spawnSync([nvcc ?? "", "--version"]).stdout);
+  const files = [...new Bun.Glob("**/*").scanSync(kernelsFolder)].sort().map((file) => join(kernelsFolder, file));
+  for (const file of [import.meta.path, ...files]) {
+    const bytes = readFileSync(file);
+    hasher.update(`${file}\n${bytes.length}\n`);
+    hasher.update(bytes);
+  }
+  return hasher.digest("hex");
+}
+
 test("there are kernels", () => expect(sources.length).toBeGreaterThan(10));
 
 describe.skipIf(nvcc === null)(`CUDA kernels compile for sm_${architectures.join(", sm_")} (needs nvcc)`, () => {
-  for (const source of sources) {
-    for (const headDim of headDims[basename(source)] ?? [128]) {
-      test(`${source} for heads of ${headDim}`, () => expect(compile(source, headDim)).toBe(""), 120_000);
-    }
-  }
+  const cases = sources.flatMap((source) =>
+    (headDims[basename(source)] ?? [128]).map((headDim) => ({ source, headDim })),
+  );
+  const hash = nvcc === null ? "" : inputsHash();
+  const compiledPath = join(cacheFolder(), "cuda-compiled");
+  const isKnown = !isLong && existsSync(compiledPath) && readFileSync(compiledPath, "utf8") === hash;
+  let compiled = 0;
+
+  test.each(cases)(
+    "$source for heads of $headDim",
+    ({ source, headDim }) => {
+      if (isKnown) return;
+      expect(compile(source, headDim)).toBe("");
+      compiled += 1;
+    },
+    120_000,
+  );
+
+  afterAll(() => {
+    if (compiled < cases.length) return;
+    mkdirSync(dirname(compiledPath), { recursive: true });
+    writeFileSync(compiledPath, hash);
+  });
 });
