@@ -46,6 +46,8 @@ export const limits = {
   messages: 1_024,
   contentParts: 256,
   documents: 512,
+  /** Files of one prompt. */
+  promptFiles: 16,
   documentIdChars: 128,
   titleChars: 512,
   /** Where a search result comes from: a URL, mostly. */

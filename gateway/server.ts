@@ -10,6 +10,7 @@ import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { openData } from "./data/data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding/embedding-service.ts";
+import { saltNameOfFile } from "./generate/pipeline.ts";
 import { type TenantMeter, tenantMeter } from "./generate/token-metering.ts";
 import { countFailure, countPrepared } from "./generate/usage-counters.ts";
 import { listen } from "./http/listen.ts";
@@ -77,7 +78,11 @@ export async function startServer(config: Config, options: StartOptions): Promis
     spans,
     ...searchModels(config, embedding),
     onSearched: meter.spend,
-    onFileDeleted: (tenantId) => batches.recheck(tenantId),
+    onFileDeleted: (tenantId, fileId) => {
+      const salt = tenants.saltIfAny(tenantId, saltNameOfFile(fileId));
+      if (salt !== undefined) spans.evictCorpora([salt]);
+      batches.recheck(tenantId);
+    },
     log,
   });
   const state = { draining: false };

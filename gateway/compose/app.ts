@@ -161,6 +161,7 @@ function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd }: Pip
     cacheSalt: (tenantId, subdivision) => tenants.cacheSalt(tenantId, subdivision),
     retrieve: (tenantId, query, search) =>
       corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined }),
+    readFiles: (tenantId, files, signal) => corpus.promptFiles.read(tenantId, files, signal),
     fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
     requestMs: limits.requestMs,
     onRunEnd,

@@ -14,6 +14,7 @@ import { FileService } from "./files/files.ts";
 import { UploadService } from "./files/uploads.ts";
 import { CorpusFileService } from "./ingest/corpus-files.ts";
 import { Ingestor } from "./ingest/ingest.ts";
+import { PromptFiles } from "./ingest/prompt-files.ts";
 import { Vectorizer } from "./ingest/vectorize.ts";
 import { FragmentService } from "./prepare/fragments.ts";
 import { PinService } from "./prepare/pins.ts";
@@ -29,6 +30,7 @@ export class Corpus {
   readonly grants: GrantService;
   readonly prepare: PrepareService;
   readonly pins: PinService;
+  readonly promptFiles: PromptFiles;
   readonly #deps: CorpusDeps;
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
@@ -56,12 +58,13 @@ export class Corpus {
     const expirySet = () => this.#expiry.wake();
     this.files = new FileService(db, this.#content, deps.storage, {
       expirySet,
-      deleted: (tenantId) => {
+      deleted: (tenantId, fileId) => {
         this.#ingestor.recheck();
         this.#sweeper.wake(tenantId);
-        deps.onFileDeleted?.(tenantId);
+        deps.onFileDeleted?.(tenantId, fileId);
       },
     });
+    this.promptFiles = new PromptFiles(this.files);
     this.uploads = new UploadService({
       ...{ db, files: this.files, storage: deps.storage, nowMs: Date.now, log },
       parts: new ContentStore(join(deps.dataDir, "parts"), "uploadPart"),
@@ -84,10 +87,10 @@ export class Corpus {
     this.#expiry = new Expiry({ db, files: this.files, corpora: this.corpora, log });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
-      detached: (tenantId, isFileDeleted) => {
+      detached: (tenantId, deletedId) => {
         this.#ingestor.recheck();
         this.#sweeper.wake(tenantId);
-        if (isFileDeleted) deps.onFileDeleted?.(tenantId);
+        if (deletedId !== undefined) deps.onFileDeleted?.(tenantId, deletedId);
       },
       cancelled: () => this.#ingestor.recheck(),
     });

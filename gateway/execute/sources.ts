@@ -39,7 +39,7 @@ function sourcesOf(prompt: Query, sourceOf: SourceOf): AnswerSources {
     const source = sourceOf(query);
     if (source === undefined) {
       if (query.kind === "message" && query.role === "user" && !isInner) question = query.text;
-    } else if ("fileId" in source) retrieved.set(source.id, source);
+    } else if ("salt" in source) retrieved.set(source.id, source);
     else documents.add(source);
     for (const [, child] of childrenOf(query)) visit(child, isInner || query.kind === "generate");
   };

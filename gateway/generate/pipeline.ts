@@ -1,7 +1,7 @@
 /**
  * The way of one request: resolve its documents, lower, dispatch, detokenize. Text, corpora and workers meet only here.
  */
-import type { TenantId } from "../../db/ids.ts";
+import type { FileId, TenantId } from "../../db/ids.ts";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -20,7 +20,7 @@ import { openTools } from "../tools/open-tools.ts";
 import { generate, type MergedEvents, mergeCompletions } from "./completion.ts";
 import { checkPromptIds, checkTokenIds, completionTokens, tokenCount } from "./context-budget.ts";
 import type { EndEvent } from "./events.ts";
-import { type AnswerSources, planDocuments } from "./plan-documents.ts";
+import { type AnswerSources, planDocuments, type ReadFiles, readDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
 
 export interface ChatJob extends Job {
@@ -74,6 +74,7 @@ export interface PipelineDeps {
   readonly grammars: Pick<Grammars, "of">;
   readonly cacheSalt: (tenantId: TenantId, subdivision: string | undefined) => CacheSalt;
   readonly retrieve: (tenantId: TenantId, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
+  readonly readFiles: ReadFiles;
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
   readonly requestMs: number;
@@ -91,10 +92,9 @@ export class Pipeline {
   /** Runs a chat request. @throws ApiError before anything runs; later failures are thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const readAtMs = performance.now();
-    const { card, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
+    const { card, documents, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
     const events = await this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved, ...answer });
-    const { documents, messages } = job.request;
-    const question = questionOf(messages) ?? "";
+    const question = questionOf(job.request.messages) ?? "";
     return { model: card.id, question, documents, retrieved, promptTokens: tokenCount(plan.runs), events };
   }
 
@@ -224,16 +224,22 @@ export class Pipeline {
     // A schema that cannot be enforced is refused before any corpus is searched.
     const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
     const grammar = compile && (await traced("grammar", compile));
+    const signal = answer?.signal ?? AbortSignal.timeout(this.#deps.requestMs);
+    const documents = await readDocuments(request.documents, (files) =>
+      traced("reading", () => this.#deps.readFiles(tenantId, files, signal)),
+    );
     const retrieved = await this.#retrieve(tenantId, request);
-    const documents = planDocuments(request.documents, retrieved, salt);
+    const saltOfFile = (fileId: FileId) => this.#deps.cacheSalt(tenantId, saltNameOfFile(fileId));
+    const shown = planDocuments(documents, retrieved, salt, saltOfFile);
     const { attention, continuesLast, variables } = request;
-    const prompt = { messages, tools, continuesLast, variables, documents, salt, attention };
+    const prompt = { messages, tools, continuesLast, variables, documents: shown, salt, attention };
     const lower = async (): Promise<TokenPlan> => {
       await lowerer.warm(prompt, answer !== undefined);
       return lowerer.lower(prompt);
     };
     return {
       card,
+      documents,
       retrieved,
       calls: reading,
       goesOn: continuesLast,
@@ -272,6 +278,12 @@ function throwNamed(error: unknown, schemaParam: string | undefined): never {
   const isNamed = error instanceof ApiError && error.code === "schema_too_ambiguous" && schemaParam !== undefined;
   throw isNamed ? new ApiError(error.code, { param: schemaParam, cause: error }) : error;
 }
+
+/**
+ * An upload's text in prompts has a salt of its own within the tenant's, so that it is found whatever the request's
+ * `cache_salt`, and all that was computed from it can be evicted by one key when the file is deleted.
+ */
+export const saltNameOfFile = (fileId: FileId): string => `file ${fileId}`;
 
 /** The text that file_search searches for: the last user message. undefined: no user message has text. */
 export function questionOf(messages: readonly LowerMessage[]): string | undefined {

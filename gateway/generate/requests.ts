@@ -6,7 +6,7 @@ import type { LowerMessage } from "../lower/plan.ts";
 import type { TemplateVariables } from "../text/template-probe.ts";
 import type { AnswerFormat } from "../tools/answer-rules.ts";
 import type { ToolUse } from "../tools/tool-use.ts";
-import type { PromptDocument } from "./plan-documents.ts";
+import type { RequestDocument } from "./plan-documents.ts";
 
 export interface FileSearch {
   readonly vectorStoreIds: readonly string[];
@@ -27,7 +27,7 @@ export interface PromptRequest {
   readonly variables?: TemplateVariables;
   /** The tools that the prompt shows and the answer may call; undefined: none. */
   readonly tools?: ToolUse | undefined;
-  readonly documents: readonly PromptDocument[];
+  readonly documents: readonly RequestDocument[];
   readonly fileSearch: FileSearch | undefined;
   readonly cacheSalt: string | undefined;
   readonly attention: "span" | "full";

@@ -73,9 +73,15 @@ export class TenantService {
    * @param subdivision the request's cache_salt
    */
   cacheSalt(tenantId: TenantId, subdivision?: string): CacheSalt {
+    const salt = this.saltIfAny(tenantId, subdivision);
+    if (salt === undefined) throw new ApiError("not_found");
+    return salt;
+  }
+
+  /** As `cacheSalt`; undefined: the tenant is gone, and its KV with it. */
+  saltIfAny(tenantId: TenantId, subdivision?: string): CacheSalt | undefined {
     const saltEpoch = findTenantSaltEpoch(this.#db, tenantId);
-    if (saltEpoch === undefined) throw new ApiError("not_found");
-    return this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
+    return saltEpoch === undefined ? undefined : this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
   }
 
   corpusSalt(corpusId: string, epoch: number): CacheSalt {

@@ -6,8 +6,8 @@
  */
 import { ApiError } from "../base/errors.ts";
 import { onAbort } from "../base/hold.ts";
+import { RoundRobinQueue } from "../base/round-robin-queue.ts";
 import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
-import { RoundRobinQueue } from "./round-robin-queue.ts";
 import { Thread } from "./thread.ts";
 
 export interface ThreadPoolOptions {

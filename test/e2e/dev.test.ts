@@ -35,7 +35,7 @@ test("serve --dev, then ask; again after a restart", async () => {
 
   const first = await serveDev();
   const answer = await spangate(ask);
-  expect(answer).toMatchObject({ code: 0, errors: "" });
+  expect(answer).toMatchObject({ code: 0, errors: "  [staff.md] The extension of Jon Vale is 3057.\n" });
   expect(answer.output).toContain("3057");
   const status = await spangate(["status"]);
   expect(status.code).toBe(0);

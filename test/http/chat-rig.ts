@@ -122,6 +122,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     },
     grammars: new Grammars(other.compileElsewhere ?? compileIn(threads)),
     cacheSalt: (tenantId, subdivision) => btoa(`${tenantId}/${subdivision ?? ""}`) as CacheSalt,
+    readFiles: () => Promise.reject(new Error("the rig has no files")),
     retrieve: (_tenantId, query, search) => {
       queries.push(query);
       if (search.vectorStoreIds[0] !== "vs_1") throw new ApiError("not_found", { param: "vector_store_ids" });

@@ -13,7 +13,7 @@ const repository = join(import.meta.dir, "..", "..");
 /** The fast tests first: most mutants get no further. */
 const stages: readonly (readonly string[])[] = [
   ["test/lower", "test/tenant"],
-  ["test/e2e/salts.test.ts"],
+  ["test/e2e/salts.test.ts", "test/e2e/prompt-files.test.ts"],
   [
     "test/corpus/search/retrieve.test.ts",
     "test/corpus/prepare/prepare.test.ts",

@@ -60,8 +60,12 @@ export const saltMutants: readonly Mutant[] = [
   ...site("gateway/generate/pipeline.ts", "this.#deps.cacheSalt(job.tenantId, cacheSalt)", {
     "a completion has no salt": none,
   }),
-  ...site("gateway/generate/plan-documents.ts", "({ ...document, salt }))", {
-    "a chat's documents have no salt": `({ ...document, salt: ${none} }))`,
+  ...site("gateway/generate/plan-documents.ts", "salt: fileId === undefined ? salt : saltOfFile(fileId)", {
+    "a chat's documents have no salt": `salt: fileId === undefined ? ${none} : saltOfFile(fileId)`,
+    "a chat's uploads have no salt": `salt: fileId === undefined ? salt : ${none}`,
+  }),
+  ...site("gateway/generate/pipeline.ts", "this.#deps.cacheSalt(tenantId, saltNameOfFile(fileId))", {
+    "an upload's salt without the upload": "this.#deps.cacheSalt(tenantId, undefined)",
   }),
   ...site("gateway/generate/plan-documents.ts", "({ id, text, salt: corpusSalt }))", {
     "a chat's fragments have no salt": `({ id, text, salt: ${none} }))`,

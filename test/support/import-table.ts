@@ -192,6 +192,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "worker/contract",
     "gateway/base",
     "gateway/config.ts",
+    "gateway/corpus/base/limits.ts",
     "gateway/corpus/search",
     "gateway/dispatch/request",
     "gateway/generate",

@@ -45,7 +45,7 @@ export const askCommand: Command = {
   },
 };
 
-async function readDocument(path: string): Promise<{ text: string }> {
+async function readDocument(path: string): Promise<{ title: string; text: string }> {
   const bytes = await Bun.file(path)
     .bytes()
     .catch((error: unknown) => {
@@ -54,7 +54,7 @@ async function readDocument(path: string): Promise<{ text: string }> {
   // Only a question about files needs their readers.
   const { documentText } = await import("../../corpus/ingest/ingest.ts");
   try {
-    return { text: await documentText(basename(path), bytes) };
+    return { title: basename(path), text: await documentText(basename(path), bytes) };
   } catch (error) {
     throw new CommandError(`${path}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
   }

@@ -32,6 +32,16 @@ export const corpusLimits = {
   quickDocumentMs: 3_000,
   quickExtractBytes: 256 * 1024 * 1024,
   quickTextChars: 256 * 1024,
+  /**
+   * A document of a prompt: how long it may take to read; how many are read, and how many requests wait for that, of all
+   * tenants and of one; bytes of texts that are remembered.
+   */
+  promptDocumentMs: 20_000,
+  promptReaders: 4,
+  promptReadersPerTenant: 2,
+  promptsWaiting: 64,
+  promptsWaitingPerTenant: 16,
+  promptTextBytes: 32 * 1024 * 1024,
   /** Milliseconds for splitting and storing one file's text, without the time of other work in between. */
   maxIngestMs: 600_000,
   minChunkTokens: 16,

@@ -1,5 +1,5 @@
 /** What the corpus side needs from other parts of the server. The composition root provides it. */
-import type { TenantId } from "../../../db/ids.ts";
+import type { FileId, TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
@@ -131,6 +131,6 @@ export interface CorpusDeps {
   /** Whether searches that do not name a ranking use words and vectors with equal weight; otherwise words only. */
   readonly hybridByDefault?: boolean;
   /** Called when a file of the tenant was deleted: work that needs it has to end. */
-  readonly onFileDeleted?: (tenantId: TenantId) => void;
+  readonly onFileDeleted?: (tenantId: TenantId, fileId: FileId) => void;
   readonly log: Log;
 }

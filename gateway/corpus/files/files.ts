@@ -30,7 +30,7 @@ export interface Upload {
 
 export interface FileEvents {
   /** A file has become invisible, and its rows can be swept. */
-  deleted(tenantId: TenantId): void;
+  deleted(tenantId: TenantId, fileId: FileId): void;
   /** A file was stored that will end. */
   expirySet(): void;
 }
@@ -173,7 +173,7 @@ export class FileService {
   delete(tenantId: TenantId, rawId: string): FileId {
     const { id } = this.get(tenantId, rawId);
     markFileDeleted(this.#db, tenantId, id, Date.now());
-    this.#events.deleted(tenantId);
+    this.#events.deleted(tenantId, id);
     return id;
   }
 
@@ -183,7 +183,7 @@ export class FileService {
     const due = listDueFiles(this.#db, now, limit);
     for (const { id, tenantId } of due) {
       markFileDeleted(this.#db, tenantId, id, now);
-      this.#events.deleted(tenantId);
+      this.#events.deleted(tenantId, id);
     }
     return due.length;
   }

@@ -37,7 +37,7 @@ export interface CorpusFileEvents {
   /** Called when files wait for ingestion. */
   attached(): void;
   /** Called when files have become invisible and can be swept; with `isFileDeleted` the uploads too. */
-  detached(tenantId: TenantId, isFileDeleted: boolean): void;
+  detached(tenantId: TenantId, deletedId: FileId | undefined): void;
   /** Called when waiting files are not to be ingested any more. */
   cancelled(): void;
 }
@@ -140,7 +140,7 @@ export class CorpusFileService {
       if (!deleteUnused || isAttached(this.#db, fileId)) return false;
       return markFileDeleted(this.#db, tenantId, fileId, Date.now());
     });
-    this.#events.detached(tenantId, isFileDeleted);
+    this.#events.detached(tenantId, isFileDeleted ? fileId : undefined);
     return fileId;
   }
 

@@ -21,6 +21,8 @@ export class OverBounds extends FileError {
 
 /** @throws FileError invalid_file */
 export function decodeText(bytes: Uint8Array): string {
+  // A UTF-16 unit takes three bytes at most, so this is too much whatever it says.
+  if (bytes.byteLength > corpusLimits.maxTextChars * 3) throw tooLong();
   let text: string;
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -34,8 +36,9 @@ export function decodeText(bytes: Uint8Array): string {
 /** @throws FileError invalid_file */
 export function checkedText(text: string): string {
   if (text.trim() === "") throw new FileError("invalid_file", "The file has no text.");
-  if (text.length > corpusLimits.maxTextChars) {
-    throw new FileError("invalid_file", `The file has more than ${corpusLimits.maxTextChars} characters of text.`);
-  }
+  if (text.length > corpusLimits.maxTextChars) throw tooLong();
   return text;
 }
+
+const tooLong = (): FileError =>
+  new FileError("invalid_file", `The file has more than ${corpusLimits.maxTextChars} characters of text.`);

@@ -10,8 +10,8 @@ export interface CitableSource {
   readonly index: number;
   /** Place of its text among the prompt's documents. */
   readonly document: number;
-  /** The document as one text, or the block's parts. */
-  readonly content: string | readonly string[];
+  /** The block's parts; undefined: it is one text, or a file. */
+  readonly content: readonly string[] | undefined;
 }
 
 export interface CitableBlocks {
@@ -34,7 +34,8 @@ export function messageCitations(
   return citations.flatMap((citation): object[] => {
     const { fragment, page } = citation;
     const source = byDocument.get(citation.source);
-    if (source !== undefined) return blockCitation(citation, source);
+    const isStored = citation.document?.fileId !== undefined;
+    if (source !== undefined) return isStored && isBatchLine ? [] : blockCitation(citation, source);
     // A batch's file would keep the text of a file that is deleted.
     if (fragment === undefined || isBatchLine) return [];
     const cited = { cited_text: citation.quoted };
@@ -56,17 +57,22 @@ export function messageCitations(
 function blockCitation(citation: AnswerCitation, source: CitableSource): object[] {
   const { content } = source;
   // Places count from where the block's own text begins.
-  const { document, quoted, quote, units } = citation;
+  const { document, quoted, quote, units, page } = citation;
   const bodyAt = document?.bodyAt ?? 0;
-  if (typeof content === "string") {
+  const facts = { ...documentFacts(source), file_id: document?.fileId ?? null };
+  if (page !== undefined) {
+    const pages = { start_page_number: page.number, end_page_number: page.number + 1 };
+    return [{ type: "page_location", cited_text: quoted, ...facts, ...pages }];
+  }
+  if (content === undefined) {
     const added = [...(document?.text.slice(0, bodyAt) ?? "")].length;
     const range = { start_char_index: quote.start - added, end_char_index: quote.end - added };
-    return [{ type: "char_location", cited_text: quoted, ...documentFacts(source), ...range }];
+    return [{ type: "char_location", cited_text: quoted, ...facts, ...range }];
   }
   const at = partAt(content, units.start - bodyAt);
   const place = { cited_text: content[at] ?? "", start_block_index: at, end_block_index: at + 1 };
   return source.source === undefined
-    ? [{ type: "content_block_location", ...documentFacts(source), ...place }]
+    ? [{ type: "content_block_location", ...facts, ...place }]
     : [{ type: "search_result_location", ...resultFacts(source), ...place }];
 }
 
@@ -83,7 +89,7 @@ function partAt(parts: readonly string[], place: number): number {
 }
 
 const documentFacts = ({ index, title }: CitableSource) => {
-  return { document_index: index, document_title: title ?? null, file_id: null };
+  return { document_index: index, document_title: title ?? null };
 };
 const resultFacts = ({ index, title, source }: CitableSource) => {
   return { search_result_index: index, source, title: title ?? null };

@@ -5,6 +5,7 @@
  */
 import { z } from "zod";
 import { limits } from "../../config.ts";
+import type { PromptDocument, RequestDocument, RequestFile } from "../../generate/plan-documents.ts";
 import type { JsonObject, LowerMessage } from "../../text/messages.ts";
 import { toolLimits } from "../../tools/limits.ts";
 import type { OfferedTool } from "../../tools/tool-use.ts";
@@ -18,7 +19,8 @@ import {
   type ToolsAsked,
   toolDescription,
 } from "../generation/tool-schemas.ts";
-import { optional } from "../transport/fields.ts";
+import { optional, shortString } from "../transport/fields.ts";
+import { paramOf } from "../transport/schema-check.ts";
 import type { CitableBlocks, CitableSource } from "./citations.ts";
 
 export const cacheControl = optional(
@@ -34,7 +36,7 @@ const textBlock = z.strictObject({
   citations: optional(z.array(z.unknown()).max(limits.contentParts)),
 });
 export const textBlocks = z.array(textBlock).min(1).max(limits.contentParts);
-const sourceTypes = "only sources of type 'text' and 'content' are supported";
+const sourceTypes = "only sources of type 'text', 'content', 'base64' and 'file' are supported";
 const documentBlock = z.strictObject({
   type: z.literal("document"),
   source: z.discriminatedUnion(
@@ -42,6 +44,8 @@ const documentBlock = z.strictObject({
     [
       z.strictObject({ type: z.literal("text"), media_type: z.literal("text/plain"), data: z.string().min(1) }),
       z.strictObject({ type: z.literal("content"), content: z.union([z.string().min(1), textBlocks]) }),
+      z.strictObject({ type: z.literal("base64"), media_type: shortString, data: z.string().min(1) }),
+      z.strictObject({ type: z.literal("file"), file_id: shortString }),
     ],
     sourceTypes,
   ),
@@ -134,34 +138,61 @@ export const textOf = (content: string | readonly Block[]): string =>
 export const blocksOf = ({ content }: { readonly content: Message["content"] }): readonly Block[] =>
   typeof content === "string" ? [] : content;
 
-/** Blocks of a message, with those that tools' results hold in their places. */
-function givenBlocks(message: Message): readonly GivenBlock[] {
-  return blocksOf(message).flatMap((block): readonly GivenBlock[] => {
-    if (block.type === "tool_use") return [];
-    if (block.type !== "tool_result") return [block];
-    return typeof block.content === "string" ? [] : (block.content ?? []);
-  });
+/** A block that may be a document, and where it stands in the request. */
+interface GivenAt {
+  readonly block: GivenBlock;
+  readonly path: Path;
 }
 
-export function documentsOf(messages: readonly Message[]) {
-  return messages.flatMap(givenBlocks).flatMap((block) => {
+/** Blocks of messages, with those that tools' results hold in their places. */
+function givenBlocks(messages: readonly Message[]): readonly GivenAt[] {
+  return messages.flatMap((message, index) =>
+    blocksOf(message).flatMap((block, at): readonly GivenAt[] => {
+      const path = ["messages", index, "content", at];
+      if (block.type === "tool_use") return [];
+      if (block.type !== "tool_result") return [{ block, path }];
+      const inside = typeof block.content === "string" ? [] : (block.content ?? []);
+      return inside.map((one, place) => ({ block: one, path: [...path, "content", place] }));
+    }),
+  );
+}
+
+export function documentsOf(messages: readonly Message[]): readonly RequestDocument[] {
+  const given = givenBlocks(messages).filter(({ block }) => block.type !== "text");
+  return given.flatMap(({ block, path }, index): RequestDocument[] => {
     if (block.type === "text") return [];
-    const { title } = block;
-    if (block.type === "search_result") return [withHead(title, `Source: ${block.source}\n`, textOf(block.content))];
-    const text = block.source.type === "text" ? block.source.data : textOf(block.source.content);
-    return [withHead(title, block.context === undefined ? "" : `Context: ${block.context}\n`, text)];
+    const named = { id: `document-${index}`, title: block.title };
+    if (block.type === "search_result") return [withHead(named, `Source: ${block.source}\n`, textOf(block.content))];
+    const head = block.context === undefined ? "" : `Context: ${block.context}\n`;
+    const { source } = block;
+    if (source.type === "text") return [withHead(named, head, source.data)];
+    if (source.type === "content") return [withHead(named, head, textOf(source.content))];
+    return [{ ...named, head, file: fileOf(source, paramOf(path)) }];
   });
 }
 
-const withHead = (title: string | undefined, head: string, text: string) => {
-  return { title, text: head + text, bodyAt: head.length };
+type DocumentSource = Extract<GivenBlock, { type: "document" }>["source"];
+
+function fileOf(source: Extract<DocumentSource, { type: "base64" | "file" }>, at: string): RequestFile["file"] {
+  return source.type === "file"
+    ? { param: `${at}.source.file_id`, source: { fileId: source.file_id }, filename: undefined }
+    : {
+        param: `${at}.source.data`,
+        source: { base64: source.data },
+        filename: undefined,
+        mediaType: source.media_type,
+      };
+}
+
+const withHead = (named: Pick<PromptDocument, "id" | "title">, head: string, text: string): PromptDocument => {
+  return { ...named, text: head + text, bodyAt: head.length };
 };
 
 /** Blocks whose citations are asked for, each with its place among all blocks of its kind. */
 export function citableOf(messages: readonly Message[]): CitableBlocks {
   const partsOf = (content: string | readonly Block[]): readonly string[] =>
     typeof content === "string" ? [content] : content.map((block) => textOf([block]));
-  const blocks = messages.flatMap(givenBlocks).filter((block) => block.type !== "text");
+  const blocks = givenBlocks(messages).flatMap(({ block }) => (block.type === "text" ? [] : [block]));
   const sources: CitableSource[] = [];
   let [documentCount, resultCount] = [0, 0];
   for (const [document, block] of blocks.entries()) {
@@ -170,7 +201,7 @@ export function citableOf(messages: readonly Message[]): CitableBlocks {
     if (block.citations?.enabled !== true) continue;
     const { title } = block;
     if (isDocument) {
-      const content = block.source.type === "text" ? block.source.data : partsOf(block.source.content);
+      const content = block.source.type === "content" ? partsOf(block.source.content) : undefined;
       sources.push({ title, source: undefined, index, document, content });
     } else sources.push({ title, source: block.source, index, document, content: partsOf(block.content) });
   }

@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { limits } from "../../config.ts";
 import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
+import { checkPromptFiles } from "../generation/prompt-file.ts";
 import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { messageFormat } from "../generation/response-format.ts";
 import { generateParams, samplingFields, stopString } from "../generation/sampling.ts";
@@ -118,9 +119,12 @@ function checkPrompt(body: PromptBody, context: z.RefinementCtx): void {
     checkContinued(tools, (path, text) => refuse([...path], text));
     if (body.output_config?.format !== undefined) refuse(["output_config", "format"], cannotBeContinued);
   }
-  if (documentsOf(body.messages).length > limits.documents) {
+  const documents = documentsOf(body.messages);
+  if (documents.length > limits.documents) {
     refuse(["messages"], `have more than ${limits.documents} documents and search results`);
   }
+  const files = documents.filter((document) => "file" in document);
+  checkPromptFiles(files, 0, (_path, text) => refuse(["messages"], text));
   if (cacheControlsOf(body).length > maxCacheControls) {
     refuse(["cache_control"], `stands more than ${maxCacheControls} times in the request`);
   }
@@ -137,7 +141,7 @@ function promptOf(body: PromptBody): PromptRequest {
     messages: turnsOf(messages, system),
     continuesLast: messages.at(-1)?.role === "assistant",
     tools: toolUseOf(messageToolsAsked(body)),
-    documents: documentsOf(body.messages).map((fields, index) => ({ id: `document-${index}`, ...fields })),
+    documents: documentsOf(body.messages),
     fileSearch: body.file_search,
     cacheSalt: body.cache_salt,
     attention: body.spangate?.attention ?? "span",

@@ -95,7 +95,7 @@ export function citationBodies(citations: readonly AnswerCitation[], { isBatchLi
     ...(document === undefined ? {} : documentFacts(document)),
     ...(fragment === undefined ? {} : fragmentFacts(fragment)),
     ...pageFacts(page),
-    ...(isBatchLine && fragment !== undefined ? {} : { quote: quoted }),
+    ...(isBatchLine && (fragment ?? document)?.fileId !== undefined ? {} : { quote: quoted }),
     answer_range: [answer.start, answer.end],
     quote_range: [quote.start, quote.end],
     score: Math.round(share * 1e3) / 1e3,
@@ -104,8 +104,10 @@ export function citationBodies(citations: readonly AnswerCitation[], { isBatchLi
 
 export type CitationBodies = ReturnType<typeof citationBodies>;
 
-const documentFacts = ({ id, title }: PromptDocument) => {
-  return { document_id: id, ...(title === undefined ? {} : { title }) };
+const documentFacts = ({ id, title, fileId, filename }: PromptDocument) => {
+  const named = filename === undefined ? {} : { filename };
+  if (fileId !== undefined) return { file_id: fileId, ...named };
+  return { document_id: id, ...(title === undefined ? {} : { title }), ...named };
 };
 const fragmentFacts = ({ id, fileId, filename }: CitedFragment) => {
   return { file_id: fileId, filename, fragment_id: id };
@@ -119,17 +121,21 @@ export interface FileCitation {
   readonly type: "file_citation";
   readonly file_id: string;
   readonly filename: string;
-  /** Place of the file among the retrieved files, the best first. */
+  /** Place of the file among the files that the request names and then those that were found, the best first. */
   readonly index: number;
 }
 
 /** The files that are cited, in the form of OpenAI's annotations, each once. */
 export function fileCitations(
   citations: readonly AnswerCitation[],
-  retrieved: AnswerSources["retrieved"],
+  { documents, retrieved }: Pick<AnswerSources, "documents" | "retrieved">,
 ): FileCitation[] {
-  const cited = new Set(citations.map(({ fragment }) => fragment?.fileId));
-  const files = new Map(retrieved.map(({ fileId, filename }) => [fileId, filename]));
+  const cited = new Set(citations.map(({ document, fragment }) => (document ?? fragment)?.fileId));
+  const files = new Map(
+    [...documents, ...retrieved].flatMap(({ fileId, filename = "" }) =>
+      fileId === undefined ? [] : [[fileId, filename] as const],
+    ),
+  );
   return [...files].flatMap(([fileId, filename], index): FileCitation[] =>
     cited.has(fileId) ? [{ type: "file_citation", file_id: fileId, filename, index }] : [],
   );

@@ -64,12 +64,12 @@ export function responseDiagnostics(comparison: Comparison<Part>) {
 }
 
 function factsOf(request: ChatRequest, run: ChatRun): PromptFacts<Part> {
-  const { messages, documents } = request;
+  const { messages } = request;
   const firstTurn = messages.findIndex(({ role }) => role !== "system");
   const turns = firstTurn < 0 ? [] : messages.slice(firstTurn);
   const system = messages.slice(0, messages.length - turns.length);
   // The prompt shows all tools; which of them may be called is no part of it.
   const tools = request.tools?.tools.map(({ name, description, parameters }) => [name, description, parameters]);
-  const shown = [...documents.map(({ title, text }) => [title, text]), ...run.retrieved.map(({ id }) => id)];
+  const shown = [...run.documents.map(({ title, text }) => [title, text]), ...run.retrieved.map(({ id }) => id)];
   return { parts: { tools, system, documents: shown }, turns };
 }

@@ -1,14 +1,16 @@
 /** Messages of chat completions. */
 import { z } from "zod";
 import { limits } from "../../config.ts";
+import type { RequestFile } from "../../generate/plan-documents.ts";
 import type { LowerMessage } from "../../text/messages.ts";
 import { toolLimits } from "../../tools/limits.ts";
 import { type CacheBreakpoint, cacheBreakpoint } from "../generation/prompt-cache.ts";
+import { checkPromptFile, promptFileAt, promptFileFields } from "../generation/prompt-file.ts";
 import { argumentsJson, callId, type Path, toolName } from "../generation/tool-schemas.ts";
 import { optional } from "../transport/fields.ts";
 
 const textPart = z.strictObject({
-  type: z.literal("text", { error: "only parts of type 'text' are supported" }),
+  type: z.literal("text", { error: "only parts of type 'text' are supported here" }),
   text: z.string(),
   prompt_cache_breakpoint: cacheBreakpoint,
 });
@@ -24,6 +26,25 @@ const content = z.union([
     })),
 ]);
 
+const filePart = z.strictObject({
+  type: z.literal("file"),
+  file: z.strictObject(promptFileFields).superRefine(checkPromptFile),
+  prompt_cache_breakpoint: cacheBreakpoint,
+});
+/** Files leave the conversation: they become documents of the request. */
+const userContent = z.union([
+  z.string().transform((text) => ({ text, breakpoints: [], files: [] })),
+  z
+    .array(z.discriminatedUnion("type", [textPart, filePart], "only parts of type 'text' and 'file' are supported"))
+    .min(1)
+    .max(limits.contentParts)
+    .transform((parts) => ({
+      text: parts.map((part) => (part.type === "text" ? part.text : "")).join(""),
+      breakpoints: parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []),
+      files: parts.flatMap((part, at) => (part.type === "file" ? [{ at, ...part.file }] : [])),
+    })),
+]);
+
 const call = z.strictObject({
   id: callId,
   type: z.literal("function", "only calls of type 'function' are supported"),
@@ -33,7 +54,8 @@ const notSupported = "is not supported";
 const message = z.discriminatedUnion(
   "role",
   [
-    z.strictObject({ role: z.enum(["system", "developer", "user"]), content }),
+    z.strictObject({ role: z.literal("user"), content: userContent }),
+    z.strictObject({ role: z.enum(["system", "developer"]), content }),
     z.strictObject({
       role: z.literal("assistant"),
       content: optional(content),
@@ -54,6 +76,8 @@ type OpenCalls = Map<string, { readonly name: string; readonly path: Path }>;
 
 export interface ChatMessages {
   readonly lowered: readonly LowerMessage[];
+  /** In order. */
+  readonly files: readonly RequestFile[];
   /** In order. */
   readonly breakpoints: readonly CacheBreakpoint[];
 }
@@ -88,7 +112,13 @@ export const chatMessages = z
       return { role: each.role === "developer" ? "system" : each.role, content: each.content.text };
     });
     refuseOpen();
-    return { lowered, breakpoints: messages.flatMap(({ content: each }) => each?.breakpoints ?? []) };
+    const files = messages.flatMap((each, index) => {
+      if (each.role !== "user") return [];
+      return each.content.files.map(({ at, ...file }) =>
+        promptFileAt(["messages", index, "content", at, "file"], file),
+      );
+    });
+    return { lowered, files, breakpoints: messages.flatMap(({ content: each }) => each?.breakpoints ?? []) };
   });
 
 function assistantMessage(

@@ -9,6 +9,7 @@ import { ApiError } from "../../base/errors.ts";
 import type { Pipeline } from "../../generate/pipeline.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields } from "../generation/prompt-cache.ts";
+import { checkPromptFiles } from "../generation/prompt-file.ts";
 import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { generateFields, generateParams } from "../generation/sampling.ts";
 import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
@@ -146,6 +147,9 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   const tools = chatToolsAsked(body);
   checkTools(tools, (path, text) => refuse([...path], text));
   checkPromptEnd(body, refuse);
+  // Messages with a fault, which is told first, come as they were sent.
+  const { files = [] } = body.messages as Partial<Body["messages"]>;
+  checkPromptFiles(files, body.documents?.length ?? 0, (_path, text) => refuse(["messages"], text));
   if (body.continue_final_message === true) {
     checkContinued(tools, (path, text) => refuse([...path], text));
     if (body.response_format !== undefined) refuse(["response_format"], cannotBeContinued);
@@ -177,14 +181,14 @@ export function checkPromptEnd(
 }
 
 function toRequest(body: Body): ChatBody {
-  const { lowered, breakpoints } = body.messages;
+  const { lowered, files, breakpoints } = body.messages;
   const { caches, retention } = cacheUse(body, breakpoints);
   const request: ChatRequest = {
     model: body.model,
     messages: lowered,
     continuesLast: body.continue_final_message ?? false,
     tools: toolUseOf(chatToolsAsked(body)),
-    documents: body.documents ?? [],
+    documents: [...(body.documents ?? []), ...files],
     fileSearch: body.file_search,
     maxTokens: body.max_completion_tokens ?? body.max_tokens,
     params: generateParams(body),

@@ -93,9 +93,15 @@ async function tokensOf(
   { prompt, messages, tools, add_special_tokens: opening = true, continue_final_message: continues }: TokenizeBody,
 ): Promise<readonly number[]> {
   if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
-  const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
+  const nothingElse = { fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
   const shown = toolUseOf(chatToolsAsked(toolsIn({ tools })));
-  const asked = { ...facts, messages: messages.lowered, continuesLast: continues ?? false, tools: shown };
+  const asked = {
+    ...facts,
+    messages: messages.lowered,
+    documents: messages.files,
+    continuesLast: continues ?? false,
+    tools: shown,
+  };
   return await pipeline.promptTokenIds(tenantId, { ...asked, ...nothingElse });
 }
 

@@ -9,7 +9,7 @@ import { type comparePrompt, responseDiagnostics } from "../generation/prompt-di
 import { type DescribeLogprobs, spangateOf } from "../generation/report.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
 import { chatCallId } from "../openai/chat-answer.ts";
-import type { Item } from "./input-items.ts";
+import { type Item, textOf } from "./input-items.ts";
 import { type ResponsesBody, showsResults } from "./schema.ts";
 
 export interface ResponseParts {
@@ -45,9 +45,7 @@ export const callsFunctions = ({ parsed }: ResponseParts): boolean => toolUseOf(
 /** The text of the question that is answered. */
 const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
   questionOf(
-    items.flatMap((item) =>
-      item.type === "message" ? [{ role: item.role, content: item.content.map(({ text }) => text).join("") }] : [],
-    ),
+    items.flatMap((item) => (item.type === "message" ? [{ role: item.role, content: textOf(item.content) }] : [])),
   ) ?? "";
 
 /** @param completedMs undefined while the answer is generated */
@@ -147,7 +145,7 @@ export function messageItem(parts: ResponseParts) {
 
 export function textPart(parts: ResponseParts) {
   const { choice, run, citations, logprobsOf } = parts;
-  const annotations = fileCitations(citations.found, run.retrieved);
+  const annotations = fileCitations(citations.found, run);
   return { type: "output_text" as const, text: choice.text, annotations, logprobs: logprobsOf(choice.logprobs) };
 }
 

@@ -1,7 +1,7 @@
 import { ApiError } from "../../base/errors.ts";
 import type { JsonObject, LowerMessage } from "../../text/messages.ts";
 import { argumentsJson } from "../generation/tool-schemas.ts";
-import type { Item } from "./input-items.ts";
+import { type Item, textOf } from "./input-items.ts";
 
 /**
  * Turns the conversation into messages.
@@ -36,7 +36,7 @@ export function messagesOf(items: readonly Item[], ownCount: number): readonly L
     }
     refuseOpen();
     const role = item.role === "developer" ? "system" : item.role;
-    messages.push({ role, content: item.content.map((part) => part.text).join("") });
+    messages.push({ role, content: textOf(item.content) });
   }
   refuseOpen();
   return messages;

@@ -1,15 +1,18 @@
 /** The body of POST /v1/responses. Fields of the OpenAI client are honoured, refused by name, or left out and named. */
 import { z } from "zod";
+import { ApiError } from "../../base/errors.ts";
 import { limits } from "../../config.ts";
+import type { RequestFile } from "../../generate/plan-documents.ts";
 import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields, promptCacheOptions } from "../generation/prompt-cache.ts";
+import { checkPromptFiles } from "../generation/prompt-file.ts";
 import { requestFields } from "../generation/request-fields.ts";
 import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import { messagesOf } from "./calls.ts";
-import { breakpointsOf, type InputItem, type Item, item, itemsOf } from "./input-items.ts";
+import { breakpointsOf, filesOf, type InputItem, type Item, item, itemsOf } from "./input-items.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./tools.ts";
 
 /** Optional parts of an answer that a request may ask for. */
@@ -108,11 +111,20 @@ export function promptOf(parsed: ResponsePrompt, items: readonly Item[]): Prompt
     model: body.model,
     messages: [...system, ...messagesOf(items, parsed.items.length)],
     tools: toolUseOf(functions),
-    documents: body.documents ?? [],
+    documents: [...(body.documents ?? []), ...documentFiles(parsed, items)],
     fileSearch,
     cacheSalt: body.cache_salt,
     attention: body.spangate?.attention ?? "span",
   };
+}
+
+/** @throws ApiError invalid_value */
+function documentFiles({ body, items: own }: ResponsePrompt, items: readonly Item[]): readonly RequestFile[] {
+  const files = filesOf(items, own.length);
+  checkPromptFiles(files, body.documents?.length ?? 0, (_path, text) => {
+    throw new ApiError("invalid_value", { message: `'input': the conversation's messages ${text}.`, param: "input" });
+  });
+  return files;
 }
 
 /** @param items the conversation so far and the new input, in order */

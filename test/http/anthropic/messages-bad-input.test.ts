@@ -40,8 +40,14 @@ describe("fields", () => {
       "messages[0].content[0].tool_use_id",
     ],
     [
-      "a PDF",
-      document({ source: { type: "base64", data: "" } }),
+      "a PDF without bytes",
+      document({ source: { type: "base64", media_type: "application/pdf", data: "" } }),
+      "invalid_value",
+      "messages[0].content[0].source.data",
+    ],
+    [
+      "an address",
+      document({ source: { type: "url", url: "https://x" } }),
       "invalid_value",
       "messages[0].content[0].source.type",
     ],

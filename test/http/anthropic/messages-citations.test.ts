@@ -9,16 +9,17 @@ const question = "What is the extension of Jon Vale?";
 const answer = "The extension of Jon Vale is 3057.";
 const line = (text: string): string => (text === "" ? "" : `${text}\n`);
 
-interface Block extends Partial<CitableSource> {
-  readonly content: CitableSource["content"];
+interface Block extends Partial<Omit<CitableSource, "content">> {
+  readonly content: string | readonly string[];
   /** What the API writes before the block's text. */
   readonly head?: string;
 }
 
 /** Blocks of a request that all want citations, and fragments that were found. */
 async function cited(said: string, blocks: readonly Block[], retrieved: readonly RetrievedFragment[] = []) {
-  const sources = blocks.map(({ head: _, ...block }, document): CitableSource => {
-    return { title: "People", source: undefined, index: document, document, ...block };
+  const sources = blocks.map(({ head: _, content: given, ...block }, document): CitableSource => {
+    const content = typeof given === "string" ? undefined : given;
+    return { title: "People", source: undefined, index: document, document, ...block, content };
   });
   const documents = blocks.map(({ content, head = "" }, index) => {
     const body = typeof content === "string" ? content : content.join("\n");

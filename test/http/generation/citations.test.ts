@@ -10,12 +10,13 @@ const retrieved = [
   fragment("file-b", "The extension of Jon Vale is 3057.", { pages: [{ at: 0, number: 2, name: "Accounts" }] }),
   fragment("file-c", "The extension of Ada Quill is 7719."),
 ];
+const sources = { documents: [], retrieved };
 const question = "What is the extension of Jon Vale?";
 const citedIn = (answer: string) => citationsOf({ question, documents: [], retrieved }, answer);
-const filesIn = async (answer: string) => fileCitations(await citedIn(answer), retrieved).map(({ index }) => index);
+const filesIn = async (answer: string) => fileCitations(await citedIn(answer), sources).map(({ index }) => index);
 
 test("the file that holds what the answer adds to the question, by its place among the files", async () => {
-  expect(fileCitations(await citedIn("The extension of Jon Vale is 3057."), retrieved)).toEqual([
+  expect(fileCitations(await citedIn("The extension of Jon Vale is 3057."), sources)).toEqual([
     { type: "file_citation", file_id: "file-b", filename: "file-b.md", index: 1 },
   ]);
 });

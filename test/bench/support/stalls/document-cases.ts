@@ -118,7 +118,7 @@ const documents: Readonly<Record<string, readonly [name: string, make: () => Con
   "a.pdf": ["PDF of 4,000 pages", () => new Blob([pdfOf(times(4_000, (at) => pdfPage(`Page ${at} of many.`)))])],
 };
 
-export const documentCases: readonly StallCase[] = Object.entries(documents).map(([filename, [name, make]]) => ({
+const ingested: readonly StallCase[] = Object.entries(documents).map(([filename, [name, make]]) => ({
   route,
   name,
   ingests: true,
@@ -132,3 +132,57 @@ export const documentCases: readonly StallCase[] = Object.entries(documents).map
     };
   },
 }));
+
+type Named = (file: { readonly file_id: string } | { readonly file_data: string; readonly filename: string }) => object;
+const asChat: Named = (file) => {
+  return { messages: [{ role: "user", content: [{ type: "file", file }] }], max_tokens: 1 };
+};
+
+/** @param body what a route that answers is sent, with a file in it */
+const promptCase = (route: string, filename: string, name: string, body: Named = asChat): StallCase => ({
+  route,
+  name: `a prompt's ${name}`,
+  make: async ({ hostile, model }) => {
+    const [, make] = documents[filename] ?? ["", () => prose(30 * mib)];
+    const file_id = await upload(hostile.client, await make(), `${filename}`);
+    const sent = JSON.stringify({ model, ...body({ file_id }) });
+    return { method: "POST", path: route.replace("POST ", ""), body: sent, contentType: "application/json" };
+  },
+});
+
+/** @param make what a file of base64 is made of; each round has another, since texts are remembered */
+const inlineCase = (route: string, filename: string, name: string, make: (round: number) => string): StallCase => {
+  let round = 0;
+  return {
+    route,
+    name: `a prompt's ${name} in base64`,
+    make: ({ model }) => {
+      const file_data = Buffer.from(make(round++)).toString("base64");
+      const body = JSON.stringify({ model, ...asChat({ filename, file_data }) });
+      return { method: "POST", path: route.replace("POST ", ""), body, contentType: "application/json" };
+    },
+  };
+};
+
+const chat = "POST /v1/chat/completions";
+
+/** Documents in prompts are read while their request waits. */
+const prompted: readonly StallCase[] = [
+  promptCase(chat, "a.pdf", "PDF of 4,000 pages"),
+  promptCase(chat, "b.docx", "DOCX that unpacks to 250 MiB"),
+  promptCase(chat, "c.xlsx", "XLSX of 3 GB of text"),
+  promptCase(chat, "large.txt", "text of 30 MiB"),
+  promptCase("POST /v1/responses", "a.epub", "EPUB of 4,000 chapters", (file) => {
+    const content = [{ type: "input_file", ...file }];
+    return { input: [{ role: "user", content }], max_output_tokens: 1, store: false };
+  }),
+  promptCase("POST /v1/messages", "a.pptx", "PPTX of 2,000 slides", (file) => {
+    const content = [{ type: "document", source: { type: "file", ...file } }];
+    return { messages: [{ role: "user", content }], max_tokens: 1 };
+  }),
+  inlineCase(chat, "a.csv", "CSV of 6 MB", (round) => `x,y\n${`a,${round}\n`.repeat(1_400_000)}`),
+  inlineCase(chat, "a.txt", "text of 6 MB", (round) => prose(6_000_000, round)),
+  inlineCase(chat, "a.html", "HTML nested 500,000 deep", (round) => `${round}${nested("<div>", "</div>", 500_000)}`),
+];
+
+export const documentCases: readonly StallCase[] = [...ingested, ...prompted];

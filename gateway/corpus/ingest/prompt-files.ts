@@ -1,0 +1,192 @@
+/**
+ * Reads files that stand in prompts themselves: as ingestion reads them, by a process of its own, but within closer bounds,
+ * since somebody waits for the answer. Nothing of them is stored. Texts of documents are remembered for a while, because a
+ * conversation sends its files again with every turn.
+ */
+import type { FileId, TenantId } from "../../../db/ids.ts";
+import { ApiError } from "../../base/errors.ts";
+import { type Hold, holdUntil, onAbort } from "../../base/hold.ts";
+import { RoundRobinQueue } from "../../base/round-robin-queue.ts";
+import { TenantLru } from "../../base/tenant-lru.ts";
+import type { DocumentText } from "../../extract/protocol.ts";
+import { corpusLimits } from "../base/limits.ts";
+import type { FileService } from "../files/files.ts";
+import { checkedText, decodeText, FileError, OverBounds } from "./decode.ts";
+import { type ExtractLimits, Extractor } from "./extractor.ts";
+import { fileKindOf } from "./file-kinds.ts";
+import { ReaderProgram } from "./reader-program.ts";
+
+/** An upload, named by its id, or bytes that came with the request. */
+export interface PromptFile {
+  /** The request's field, for errors. */
+  readonly param: string;
+  readonly source: { readonly fileId: string } | { readonly base64: string };
+  /** Of an upload: its own, if absent. */
+  readonly filename: string | undefined;
+  /** Tells what the file is where the name does not. */
+  readonly mediaType?: string | undefined;
+}
+
+export interface FileText extends DocumentText {
+  readonly filename: string | undefined;
+  /** Absent: the bytes came with the request. */
+  readonly fileId?: FileId;
+}
+
+interface FileBytes extends Pick<FileText, "filename" | "fileId"> {
+  readonly mediaType: string;
+  /** Names the content; the tenant's own texts alone are looked through by it. */
+  readonly sha256: string;
+  readonly byteCount: number;
+  readonly read: () => Promise<Uint8Array>;
+}
+
+const extraction: ExtractLimits = {
+  maxTextChars: corpusLimits.maxTextChars,
+  maxPages: corpusLimits.maxPages,
+  maxUnpackedBytes: corpusLimits.maxUnpackedBytes,
+  maxParts: corpusLimits.maxParts,
+  maxMs: corpusLimits.promptDocumentMs,
+  maxMemoryBytes: corpusLimits.quickExtractBytes,
+};
+
+/** A page's place and name, as an object in memory. */
+const bytesPerPage = 128;
+
+export class PromptFiles {
+  readonly #files: Pick<FileService, "find" | "content">;
+  readonly #extractor: Extractor;
+  readonly #texts = new TenantLru<DocumentText>({ maxSize: corpusLimits.promptTextBytes });
+  readonly #waiting = new RoundRobinQueue<() => void>();
+  /** Documents that are being read, by tenant. */
+  readonly #reading = new Map<string, number>();
+  #readCount = 0;
+
+  constructor(files: Pick<FileService, "find" | "content">, maxMs = extraction.maxMs) {
+    this.#files = files;
+    this.#extractor = new Extractor({ ...extraction, maxMs }, new ReaderProgram());
+  }
+
+  /**
+   * The texts of a request's files, in their order.
+   * @throws ApiError not_found, invalid_value, both with `param`; the signal's reason when it is aborted
+   */
+  async read(tenantId: TenantId, files: readonly PromptFile[], signal: AbortSignal): Promise<readonly FileText[]> {
+    const texts: FileText[] = [];
+    let [bytesLeft, charsLeft] = [corpusLimits.maxUploadBytes, corpusLimits.maxTextChars] as [number, number];
+    for (const file of files) {
+      const found = this.#find(tenantId, file);
+      bytesLeft -= found.byteCount;
+      if (bytesLeft < 0)
+        throw refused(file, `makes the request's files larger than ${corpusLimits.maxUploadBytes} bytes`);
+      const text = await this.#textOf(tenantId, file, found, signal);
+      charsLeft -= text.text.length;
+      if (charsLeft < 0) {
+        throw refused(
+          file,
+          `makes the text of the request's files longer than ${corpusLimits.maxTextChars} characters`,
+        );
+      }
+      texts.push({
+        ...text,
+        filename: found.filename,
+        ...(found.fileId === undefined ? {} : { fileId: found.fileId }),
+      });
+    }
+    return texts;
+  }
+
+  /** @throws ApiError not_found */
+  #find(tenantId: TenantId, file: PromptFile): FileBytes {
+    const { source, filename, mediaType = "", param } = file;
+    if ("base64" in source) {
+      const { base64 } = source;
+      const sha256 = new Bun.CryptoHasher("sha256").update(base64).digest("hex");
+      const kind = /^data:([^;,]{1,255})/.exec(base64)?.[1] ?? mediaType;
+      // Decoded once there is a place to read it, since many requests may wait for one.
+      const read = () => Promise.resolve(bytesOf(file, base64));
+      return { filename, mediaType: kind, sha256, byteCount: (base64.length * 3) / 4, read };
+    }
+    const row = this.#files.find(tenantId, source.fileId);
+    if (row === undefined) throw new ApiError("not_found", { message: `'${param}': no such file.`, param });
+    const { id, sha256, byteCount } = row;
+    const read = async () => (await this.#files.content(tenantId, id)).bytes;
+    return { filename: filename ?? row.filename, mediaType: row.mediaType, sha256, byteCount, fileId: id, read };
+  }
+
+  async #textOf(tenantId: TenantId, file: PromptFile, found: FileBytes, signal: AbortSignal): Promise<DocumentText> {
+    // The name tells how a file is read that is no archive and no PDF.
+    const key = JSON.stringify([found.sha256, found.filename, found.mediaType]);
+    const known = this.#texts.get(tenantId, key);
+    if (known !== undefined) return known;
+    using _place = await this.#enter(tenantId, signal);
+    try {
+      const bytes = await found.read();
+      const kind = fileKindOf(found.filename ?? "", found.mediaType, bytes);
+      if (kind === "plain" || kind === "markdown" || kind === "lines") return { text: decodeText(bytes), pages: [] };
+      const { text, pages } = await this.#extractor.extract(kind, bytes, signal);
+      const read = { text: checkedText(text), pages };
+      this.#texts.set(tenantId, key, read, text.length * 2 + pages.length * bytesPerPage);
+      return read;
+    } catch (error) {
+      if (!(error instanceof FileError)) throw error;
+      const more = error instanceof OverBounds ? " A vector store reads larger ones." : "";
+      throw new ApiError("invalid_value", { message: `'${file.param}': ${error.message}${more}`, param: file.param });
+    }
+  }
+
+  /**
+   * Waits for a place: a tenant has a part of them, and tenants take turns.
+   * @throws ApiError concurrency_limited, overloaded; the signal's reason
+   */
+  async #enter(tenantId: TenantId, signal: AbortSignal): Promise<Hold> {
+    signal.throwIfAborted();
+    const { promptsWaiting, promptsWaitingPerTenant } = corpusLimits;
+    const retryAfterS = 1;
+    if (this.#waiting.sizeOf(tenantId) >= promptsWaitingPerTenant) {
+      const message = "Too many of the tenant's requests wait for their files to be read.";
+      throw new ApiError("concurrency_limited", { message, retryAfterS });
+    }
+    if (this.#waiting.size >= promptsWaiting) throw new ApiError("overloaded", { retryAfterS });
+    const turn = Promise.withResolvers<void>();
+    const enter = (): void => {
+      this.#readCount += 1;
+      this.#reading.set(tenantId, (this.#reading.get(tenantId) ?? 0) + 1);
+      turn.resolve();
+    };
+    this.#waiting.push(tenantId, enter);
+    using _listener = onAbort(signal, () => {
+      if (this.#waiting.remove(tenantId, enter)) turn.reject(signal.reason);
+    });
+    this.#next();
+    await turn.promise;
+    return holdUntil(() => {
+      this.#readCount -= 1;
+      const left = (this.#reading.get(tenantId) ?? 1) - 1;
+      if (left > 0) this.#reading.set(tenantId, left);
+      else this.#reading.delete(tenantId);
+      this.#next();
+    });
+  }
+
+  #next(): void {
+    if (this.#readCount >= corpusLimits.promptReaders) return;
+    const mayRead = (id: string): boolean => (this.#reading.get(id) ?? 0) < corpusLimits.promptReadersPerTenant;
+    this.#waiting.take(mayRead)?.();
+  }
+}
+
+const refused = ({ param }: PromptFile, text: string): ApiError =>
+  new ApiError("invalid_value", { message: `'${param}' ${text}.`, param });
+
+/** @param given base64, or a data URL of it. @throws ApiError invalid_value */
+function bytesOf(file: PromptFile, given: string): Uint8Array {
+  const at = given.startsWith("data:") ? given.indexOf(",") + 1 : 0;
+  try {
+    const bytes = Uint8Array.fromBase64(given.slice(at));
+    if (bytes.byteLength > 0) return bytes;
+  } catch {
+    throw refused(file, "must be base64, or a data URL of it");
+  }
+  throw refused(file, "is an empty file");
+}
