@@ -14,6 +14,7 @@ import {
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
+import { anyCodePoints } from "../support/code-points.ts";
 
 let db: Db;
 let corpusSeq = 0;
@@ -179,19 +180,16 @@ describe("searchFullText", () => {
     expect(found("zzz AND NOT zzz")).toEqual(found("and not"));
     expect(found("and not").length).toBeGreaterThan(0);
     fc.assert(
-      fc.property(
-        fc.oneof(fc.string({ unit: "binary" }), fc.string(), fc.stringMatching(/^["'()*:^{}+\-a-z ]{0,40}$/)),
-        (query) => {
-          for (const hit of searchFullText(db, corpusSeq, query, 5)) expect(texts).toContain(hit.text);
-        },
-      ),
+      fc.property(fc.oneof(anyCodePoints(), fc.string(), fc.stringMatching(/^["'()*:^{}+\-a-z ]{0,40}$/)), (query) => {
+        for (const hit of searchFullText(db, corpusSeq, query, 5)) expect(texts).toContain(hit.text);
+      }),
       { numRuns: 1_000 },
     );
   });
 
   test("the expression has quoted words and OR only, and no more than its bound", () => {
     fc.assert(
-      fc.property(fc.string({ unit: "binary", maxLength: 200 }), (query) => {
+      fc.property(anyCodePoints({ maxLength: 200 }), (query) => {
         const terms = searchTerms(query);
         if (terms.length > 0) expect(matchExpression(terms)).toMatch(/^"[^"]+"( OR "[^"]+")*$/);
       }),
@@ -222,7 +220,7 @@ describe("searchFullText", () => {
   test("what is removed is out of the index, whatever its text", () => {
     let corpusCount = 0;
     fc.assert(
-      fc.property(fc.uniqueArray(fc.string({ unit: "binary", maxLength: 60 }), { maxLength: 6 }), (odd) => {
+      fc.property(fc.uniqueArray(anyCodePoints({ maxLength: 60 }), { maxLength: 6 }), (odd) => {
         const { corpus, attached } = corpusOf(`odd ${corpusCount++}`, [...odd, "Stays here."]);
         const all = peekFragments(db, attached.seq, 100);
         removeFragments(db, corpus.seq, all.slice(0, -1));

@@ -1,5 +1,6 @@
 /** What hostile callers send where a number, a name or an object is expected. */
 import fc from "fast-check";
+import { anyCodePoints } from "../support/code-points.ts";
 import { Raw, type Tree } from "./json-text.ts";
 
 /** Markers of the chat templates that models come with, and what tools are called by. */
@@ -63,7 +64,7 @@ export const strangeText: fc.Arbitrary<string> = fc.oneof(
   { weight: 6, arbitrary: fc.constantFrom(...strangeStrings) },
   { weight: 3, arbitrary: fc.constantFrom(...injections) },
   { weight: 2, arbitrary: fc.constantFrom(...templateMarkers) },
-  { weight: 3, arbitrary: fc.string({ unit: "binary", maxLength: 40 }) },
+  { weight: 3, arbitrary: anyCodePoints({ maxLength: 40 }) },
   { weight: 1, arbitrary: fc.constant("y".repeat(1_000_000)) },
 );
 

@@ -89,7 +89,9 @@ class ItemReader {
         const id = memory.int32(buffer(values[8]))[block + Math.floor(at / blockTokens)];
         const key = keyOffset(place, id * blockTokens + (at % blockTokens), Math.floor(head / this.group));
         const k = kv.row(key, headDim);
-        scores.push(q.reduce((sum, x, d) => sum + x * k[d], 0) * scale);
+        let product = 0;
+        for (let d = 0; d < headDim; d++) product += q[d] * k[d];
+        scores.push(product * scale);
         seen.push(kv.row(key + blockTokens * headDim, headDim));
       }
     }

@@ -72,13 +72,14 @@ export class EmulatedDevice implements ComputeDevice {
     this.put("matmul", () => {
       const [x, w] = [this.memory.bfloat16(input), this.memory.bfloat16(weights)];
       const columns = Array.from({ length: outWidth }, (_, o) => w.row(o * inWidth, inWidth));
+      const [floats, halves] = [this.memory.float32(output), this.memory.bfloat16(output)];
       for (let row = 0; row < rows; row++) {
         const values = x.row(row * inWidth, inWidth);
         columns.forEach((column, o) => {
           let sum = 0;
           for (let i = 0; i < inWidth; i++) sum += values[i] * column[i];
-          if (outputType === "float32") this.memory.float32(output)[row * outWidth + o] = sum;
-          else this.memory.bfloat16(output).set(row * outWidth + o, sum);
+          if (outputType === "float32") floats[row * outWidth + o] = sum;
+          else halves.set(row * outWidth + o, sum);
         });
       }
     });

@@ -12,9 +12,12 @@ const blockProducts = 8;
 function products(memory: EmulatedMemory, input: unknown, weights: unknown, width: number, rows: number): number[] {
   const x = memory.bfloat16(buffer(input)).row(0, width);
   const matrix = memory.bfloat16(buffer(weights));
-  return Array.from({ length: rows }, (_, o) =>
-    matrix.row(o * width, width).reduce((sum, weight, i) => sum + weight * x[i], 0),
-  );
+  return Array.from({ length: rows }, (_, o) => {
+    const row = matrix.row(o * width, width);
+    let sum = 0;
+    for (let i = 0; i < width; i++) sum += row[i] * x[i];
+    return sum;
+  });
 }
 
 function assertGrid(grid: number, rows: number): void {

@@ -1,6 +1,6 @@
 /** Device memory of the emulated device: one flat address space, and typed views of it by address. */
 import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
-import { roundToBfloat16 } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
+import { bfloat16Of } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 
 /** The first address: an address below it is a mistake, null among them. */
 const base = 4_096;
@@ -13,8 +13,6 @@ export class EmulatedMemory {
 
   constructor(byteLength: number) {
     this.bytes = new ArrayBuffer(byteLength);
-    // What is read before it is written shows: 0xffff is a NaN as bfloat16, and as float32.
-    new Uint8Array(this.bytes).fill(0xff);
   }
 
   get freeBytes(): number {
@@ -25,6 +23,8 @@ export class EmulatedMemory {
     if (byteLength > this.freeBytes) throw new Error(`out of memory for "${name}"`);
     const buffer = new DeviceBuffer(name, this.used, byteLength);
     this.used += Math.ceil(byteLength / 256) * 256;
+    // What is read before it is written shows: 0xffff is a NaN as bfloat16, and as float32.
+    this.uint8(buffer).fill(0xff);
     return buffer;
   }
 
@@ -45,36 +45,53 @@ export class EmulatedMemory {
   }
 }
 
+/** A float32 and its bits. */
+const value = new Float32Array(1);
+const word = new Uint32Array(value.buffer);
+
 /** Reads and writes float numbers in memory that holds bfloat16; out of range throws. */
 export class Bfloat16Array {
   readonly halves: Uint16Array;
-  private readonly word = new Uint32Array(1);
-  private readonly value = new Float32Array(this.word.buffer);
-  private readonly half = new Uint16Array(1);
 
   constructor(halves: Uint16Array) {
     this.halves = halves;
   }
 
   get(index: number): number {
-    if (index < 0 || index >= this.halves.length) throw new RangeError(`read at ${index} of ${this.halves.length}`);
-    this.word[0] = this.halves[index] << 16;
-    return this.value[0];
+    this.#assertWithin("read", index, 1);
+    word[0] = this.halves[index] << 16;
+    return value[0];
   }
 
-  set(index: number, value: number): void {
-    if (index < 0 || index >= this.halves.length) throw new RangeError(`write at ${index} of ${this.halves.length}`);
-    this.value[0] = value;
-    roundToBfloat16(this.value, 1, this.half);
-    this.halves[index] = this.half[0];
+  set(index: number, written: number): void {
+    this.#assertWithin("write", index, 1);
+    value[0] = written;
+    this.halves[index] = bfloat16Of(word[0]);
   }
 
   setRow(start: number, values: Float32Array): void {
-    for (const [i, value] of values.entries()) this.set(start + i, value);
+    this.#assertWithin("write", start, values.length);
+    for (let i = 0; i < values.length; i++) {
+      value[0] = values[i];
+      this.halves[start + i] = bfloat16Of(word[0]);
+    }
   }
 
   /** `count` values from `start` on, as float32. */
   row(start: number, count: number): Float32Array {
-    return Float32Array.from({ length: count }, (_, i) => this.get(start + i));
+    this.#assertWithin("read", start, count);
+    const values = new Float32Array(count);
+    for (let i = 0; i < count; i++) {
+      word[0] = this.halves[start + i] << 16;
+      values[i] = value[0];
+    }
+    return values;
+  }
+
+  #assertWithin(access: string, start: number, count: number): void {
+    const { length } = this.halves;
+    if (!(start >= 0 && start + count <= length)) {
+      throw new RangeError(`${access} of ${count} values at ${start} of ${length}`);
+    }
   }
 }

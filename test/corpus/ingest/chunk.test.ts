@@ -7,6 +7,7 @@ import {
   sentenceUnits,
   type TextKind,
 } from "../../../gateway/corpus/ingest/sentences.ts";
+import { anyCodePoints } from "../../support/code-points.ts";
 import { countTokens } from "../fixtures.ts";
 
 /** Numbers in 0..1, the same ones for the same seed. */
@@ -27,7 +28,7 @@ function units(text: string, kind: TextKind = "plain"): string[] {
 }
 
 const anyText = fc.oneof(
-  fc.string({ unit: "binary", maxLength: 400 }),
+  anyCodePoints({ maxLength: 400 }),
   fc
     .array(
       fc.constantFrom(

@@ -138,9 +138,11 @@ function widen(dtype: Dtype, bytes: Uint8Array<ArrayBuffer>): Float32Array {
 export function roundToBfloat16(values: Float32Array, scale: number, out: Uint16Array): void {
   const scaled = scale === 1 ? values : values.map((value) => value * scale);
   const words = new Uint32Array(scaled.buffer, scaled.byteOffset, scaled.length);
-  for (let i = 0; i < words.length; i++) {
-    const word = words[i];
-    const isNan = (word & 0x7fffffff) > 0x7f800000;
-    out[i] = isNan ? (word >>> 16) | 0x40 : (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
-  }
+  for (let i = 0; i < words.length; i++) out[i] = bfloat16Of(words[i]);
+}
+
+/** The same of one value, from the 32 bits of a float32 to 16. */
+export function bfloat16Of(word: number): number {
+  const isNan = (word & 0x7fffffff) > 0x7f800000;
+  return isNan ? (word >>> 16) | 0x40 : (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
 }
