@@ -13,8 +13,8 @@ type NewBatch = Pick<
   BatchRow,
   "id" | "tenantId" | "keyId" | "endpoint" | "inputFileId" | "metadata" | "createdAt" | "expiresAt"
 > &
-  // Set for a batch whose lines were checked before it was inserted.
-  Partial<Pick<BatchRow, "status" | "total" | "inProgressAt">>;
+  // The first three are set for a batch whose lines were checked before it was inserted.
+  Partial<Pick<BatchRow, "status" | "total" | "inProgressAt" | "outputLastsSeconds">>;
 
 export const openBatchStates: readonly BatchStatus[] = ["validating", "in_progress", "finalizing", "cancelling"];
 const isOpen = inArray(batches.status, [...openBatchStates]);

@@ -251,6 +251,8 @@ export const batches = sqliteTable("batches", {
   cancelledAt: integer("cancelled_at"),
   /** The batch has ended, and its results are still to be removed. */
   resultsLeft: integer("results_left", { mode: "boolean" }).notNull().default(false),
+  /** How long the result files last from when they are made; null: they stay. */
+  outputLastsSeconds: integer("output_lasts_seconds"),
 });
 
 export const batchResults = sqliteTable("batch_results", {

@@ -1,4 +1,4 @@
-/** Writes the results of a batch that ends to files of its tenant. Writing them again makes the same files. */
+/** Writes the results of a batch that ends to files of its tenant. Writing them again makes the same files, unless they end. */
 
 import { type BatchResultRow, type BatchRow, walkResults } from "../../db/batches.ts";
 import type { FileId } from "../../db/ids.ts";
@@ -74,7 +74,7 @@ async function* resultsOf(db: Db, seq: number, isError: boolean | undefined): As
 /** @returns null when there is nothing to write */
 async function store(
   { files }: ResultFileDeps,
-  { id, tenantId }: BatchRow,
+  { id, tenantId, outputLastsSeconds }: BatchRow,
   what: "output" | "error" | "results",
   lines: AsyncGenerator<string>,
 ): Promise<FileId | null> {
@@ -84,7 +84,9 @@ async function store(
   try {
     for await (const piece of piecesOf(first.value, lines)) await bytes.add(piece);
     const made = { filename: `${id}_${what}.jsonl`, purpose: "batch_output", mediaType: "application/jsonl", bytes };
-    return (await files.store(tenantId, made)).id;
+    // Files that end are new ones each time: those that a stopped server wrote and no batch names end by themselves.
+    const lastsSeconds = outputLastsSeconds ?? undefined;
+    return (await files.store(tenantId, { ...made, lastsSeconds })).id;
   } catch (error) {
     await bytes.drop();
     throw error;

@@ -23,6 +23,8 @@ export interface NewBatchRequest {
   readonly inputFileId: string;
   readonly endpoint: string;
   readonly metadata: Readonly<Record<string, string>> | null;
+  /** How long the result files last; absent: they stay. */
+  readonly outputLastsSeconds?: number | null;
 }
 
 type NewFields = Omit<Parameters<typeof insertBatch>[1], "keyId" | "createdAt" | "expiresAt"> &
@@ -82,8 +84,8 @@ export class BatchService {
       const message = "The file must have been uploaded with the purpose 'batch'.";
       throw new ApiError("invalid_value", { message, param: "input_file_id" });
     }
-    const { endpoint, metadata } = request;
-    return this.#insert({ id: newId("batch"), tenantId, keyId, endpoint, metadata, inputFileId: file.id }, nowMs());
+    const { inputFileId: _, ...asked } = request;
+    return this.#insert({ id: newId("batch"), tenantId, keyId, inputFileId: file.id, ...asked }, nowMs());
   }
 
   /**

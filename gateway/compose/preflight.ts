@@ -4,8 +4,10 @@ import { parseWorkerConfig, WorkerSettingError } from "../../worker/config.ts";
 import { readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
 import { type Config, SettingError } from "../config.ts";
+import { openEmbedding } from "../embedding/embedding-service.ts";
 import { workerEnvironment } from "../process/child-environment.ts";
 import { traceSettings } from "../telemetry/settings.ts";
+import { openText } from "./text.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -57,4 +59,18 @@ export async function checkDevices(config: Config, env: Environment): Promise<vo
   if (exitCode === 0) return;
   const why = said || `asking the driver ended with exit code ${exitCode}`;
   throw new Error(`${why}; without an NVIDIA GPU, leave SPANGATE_DEVICES out: the CPU is the default`);
+}
+
+/** Opens the models that searches find and score with, and has them read a text. @returns their folders, for the operator */
+export async function trySearchModels(config: Config, env: Environment): Promise<string> {
+  const { embeddingModelDir, rerankModelDir } = config;
+  if (embeddingModelDir === undefined && rerankModelDir === undefined) return "none is set";
+  const embedding = openEmbedding(config, env, openText(config).tokenizer, () => undefined);
+  try {
+    if (embeddingModelDir !== undefined) await embedding.embed(["A text."], "document");
+    if (rerankModelDir !== undefined) await embedding.rerank("A question?", ["A text."]);
+    return [embeddingModelDir, rerankModelDir].filter((folder) => folder !== undefined).join(", ");
+  } finally {
+    await embedding.stop();
+  }
 }

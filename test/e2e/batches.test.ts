@@ -82,3 +82,33 @@ test("a batch keeps to its tenant's limits, and lets its tenant's other requests
   await client.batches.cancel(long.id);
   await waitFor(client, long, ({ status }) => status === "cancelled");
 });
+
+test("result files end by themselves where the batch says so, and stay where it does not", async () => {
+  const client = openaiClient(server.url, (await server.tenant("ending")).apiKey);
+  const body = { model: server.model, messages: [{ role: "user", content: "Who?" }], max_tokens: 2 };
+  const line = (custom_id: string, fields: object) =>
+    JSON.stringify({ custom_id, method: "POST", url: endpoint, body: { ...body, ...fields } });
+  const bytes = Buffer.from(`${line("good", {})}\n${line("bad", { temperature: 9 })}`);
+  const { id } = await client.files.create({ file: await toFile(bytes, "lines.jsonl"), purpose: "batch" });
+  const made = { input_file_id: id, endpoint, completion_window: "24h" } as const;
+  const seconds = 7_200;
+  for (const lasting of [{ output_expires_after: { anchor: "created_at" as const, seconds } }, {}]) {
+    const { id: batchId } = await client.batches.create({ ...made, ...lasting });
+    const ended = await waitFor(client, { id: batchId } as OpenAI.Batch, ({ status }) => status === "completed");
+    expect(ended.request_counts).toEqual({ total: 2, completed: 1, failed: 1 });
+    for (const fileId of [ended.output_file_id, ended.error_file_id]) {
+      const { created_at, expires_at } = await client.files.retrieve(fileId ?? "");
+      expect(expires_at).toBe("output_expires_after" in lasting ? created_at + seconds : undefined);
+    }
+  }
+  const wrong = [
+    [{ anchor: "created_at", seconds: 3_599 }, "output_expires_after.seconds"],
+    [{ anchor: "created_at", seconds: 2_592_001 }, "output_expires_after.seconds"],
+    [{ anchor: "last_active_at", seconds }, "output_expires_after.anchor"],
+    [{ anchor: "created_at" }, "output_expires_after.seconds"],
+  ] as const;
+  for (const [output_expires_after, param] of wrong) {
+    const sent = client.batches.create({ ...made, output_expires_after } as never);
+    expect(await sent.catch((error: unknown) => error)).toMatchObject({ status: 400, param });
+  }
+});

@@ -46,6 +46,7 @@ test("serve --dev, then ask; again after a restart", async () => {
     "Bun",
     "settings",
     "model",
+    "search",
     "devices",
     "kernels",
     "data",

@@ -1,6 +1,6 @@
 /** A cross-encoder by its folder: searches, answers and rankings of a server that has one. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type OpenAI from "openai";
@@ -107,4 +107,21 @@ test("a start with a model that is none says so in a sentence", async () => {
   const classes = join(dir, "classes");
   writeTinyCrossEncoder(classes, { whale: [1] }, { columns: 2 });
   await expect(start({ SPANGATE_RERANK_MODEL: classes })).rejects.toThrow(/a cross-encoder gives one logit for each/);
+});
+
+test("doctor opens the cross-encoder and has it read, and says what is wrong with one", async () => {
+  const doctor = async (model: string): Promise<string> => {
+    const env = { PATH: Bun.env.PATH, HOME: dir, SPANGATE_DATA: join(dir, "data"), SPANGATE_RERANK_MODEL: model };
+    const argv = [process.execPath, join(import.meta.dir, "../../gateway/cli/main.ts"), "doctor", "--url", server.url];
+    const child = Bun.spawn(argv, { cwd: dir, env, stdout: "pipe", stderr: "ignore" });
+    return (await new Response(child.stdout).text()).split("\n").find((line) => line.includes("search models")) ?? "";
+  };
+  expect(await doctor(folder)).toBe(`ok    search models: ${folder}`);
+  const broken = join(dir, "broken");
+  cpSync(folder, broken, { recursive: true });
+  const [onnx = ""] = [...new Bun.Glob("**/*.onnx").scanSync(broken)];
+  writeFileSync(join(broken, onnx), "no model");
+  const said = await doctor(broken);
+  expect(said).toStartWith("wrong search models: ");
+  expect(said).toContain("SPANGATE_RERANK_MODEL");
 });

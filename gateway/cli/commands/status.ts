@@ -2,7 +2,7 @@
 import { accessSync, constants, existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { buildCpuKernels } from "../../../kernels/build.ts";
-import { checkDevices, checkModels, checkSettings } from "../../compose/preflight.ts";
+import { checkDevices, checkModels, checkSettings, trySearchModels } from "../../compose/preflight.ts";
 import { openText } from "../../compose/text.ts";
 import { parseConfig } from "../../config.ts";
 import { withSecrets } from "../../process/secret-settings.ts";
@@ -91,6 +91,11 @@ function checksFor(input: CommandInput): readonly Check[] {
         openText(config());
         return config().modelDir;
       },
+    },
+    {
+      what: "search models",
+      remedy: "name folders of ONNX models with SPANGATE_EMBEDDING_MODEL and SPANGATE_RERANK_MODEL, or leave them out",
+      look: () => trySearchModels(config(), env()),
     },
     {
       what: "devices",

@@ -10,14 +10,15 @@ import { type AppEnv, principalOf, tenantIdOf } from "../transport/context.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
+import { expiresAfter } from "./files.ts";
 
 const createSchema = z.strictObject({
   input_file_id: shortString,
   endpoint: z.enum(batchEndpoints),
   completion_window: z.literal("24h", "must be 24h"),
   metadata: optional(requestFields.metadata),
+  output_expires_after: optional(expiresAfter),
 });
-const unsupported: ReadonlySet<string> = new Set(["output_expires_after"]);
 
 const states = [
   "validating",
@@ -66,9 +67,11 @@ const about = {
 export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
   declare(app, "POST /v1/batches", about.create, async (c) => {
     const tenantId = tenantIdOf(c);
-    const body = await readJson(c, createSchema, { unsupported });
+    const body = await readJson(c, createSchema);
     const { input_file_id: inputFileId, endpoint, metadata = null } = body;
-    return c.json(batchBody(batches.create(principalOf(c), tenantId, { inputFileId, endpoint, metadata })));
+    const outputLastsSeconds = body.output_expires_after?.seconds ?? null;
+    const request = { inputFileId, endpoint, metadata, outputLastsSeconds };
+    return c.json(batchBody(batches.create(principalOf(c), tenantId, request)));
   });
 
   declare(app, "GET /v1/batches", about.list, (c) => {
