@@ -9,7 +9,7 @@ import { batchLimits } from "../../batches/limits.ts";
 import { messageLine } from "../../batches/lines.ts";
 import { limits } from "../../config.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
-import { type BodyContext, decoded, readPieces } from "../transport/body.ts";
+import { type BodyContext, readTextPieces } from "../transport/body.ts";
 import { optional } from "../transport/fields.ts";
 import { JsonCost } from "../transport/json-cost.ts";
 import { refuseBadStrings } from "../transport/json-strings.ts";
@@ -26,7 +26,6 @@ export const createSchema = z.strictObject({ requests: z.array(request).min(1).m
 
 export class MessageRequests {
   readonly #list = new JsonListReader("requests");
-  readonly #decoder = new TextDecoder("utf-8", { fatal: true });
   readonly #cost: JsonCost;
   readonly #indexOfId = new Map<string, number>();
 
@@ -42,18 +41,16 @@ export class MessageRequests {
 
   /**
    * @param take takes the lines as they come
-   * @throws ApiError as `readPieces` does, 400 with `param`, and what `take` throws
+   * @throws ApiError as `readTextPieces` does, 400 with `param`, and what `take` throws
    */
   async read(context: BodyContext, take: (lines: Uint8Array) => Promise<void>): Promise<void> {
     const { maxUploadBytes: maxBytes } = corpusLimits;
-    await readPieces(context, { maxBytes, kept: false }, async (piece) => {
-      const lines = this.#linesOf(decoded(this.#decoder, piece));
+    await readTextPieces(context, { maxBytes, kept: false }, async (piece) => {
+      const lines = this.#linesOf(piece);
       if (lines.byteLength > 0) await take(lines);
       // Memory that a piece has left is collected before the next ones fill as much again.
       await yieldToOthers();
     });
-    const last = this.#linesOf(decoded(this.#decoder, undefined));
-    if (last.byteLength > 0) await take(last);
     const rest = checked(z.strictObject({ requests: z.array(z.unknown()) }), this.#list.end());
     if (rest.requests.length > 0) {
       throw new ApiError("invalid_value", { param: "requests", message: "'requests' was given more than once." });

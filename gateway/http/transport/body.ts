@@ -5,6 +5,7 @@
 import type { Context } from "hono";
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import type { AppEnv } from "./context.ts";
 import { JsonCost } from "./json-cost.ts";
@@ -45,14 +46,17 @@ export function requireJson(context: Context<AppEnv>): void {
   throw new ApiError("unsupported_media_type", { message: "Send the body as application/json." });
 }
 
-function parseJson(text: string): unknown {
+/** Parsing a long text, looking at its strings, and checking it against a schema each have a turn of their own. */
+async function parseJson(text: string): Promise<unknown> {
   let parsed: unknown;
   try {
     parsed = JSON.parse(text);
   } catch {
     throw new ApiError("invalid_json");
   }
+  await yieldIfLong(text.length);
   refuseBadStrings(parsed);
+  await yieldIfLong(text.length);
   return parsed;
 }
 
@@ -142,10 +146,48 @@ export async function readBody(context: BodyContext, maxBytes: number, readMs?: 
   return pieces.length === 1 && pieces[0] !== undefined ? pieces[0] : new Uint8Array(Buffer.concat(pieces));
 }
 
+/** Bytes of a body that are decoded in one turn of the event loop: two milliseconds' work where few are ASCII. */
+const bytesPerTurn = 256 * 1024;
+
+/** After a step of work on all of a long body, others have their turn. Short bodies never wait behind others' long work. */
+const yieldIfLong = async (length: number): Promise<void> => {
+  if (length > bytesPerTurn) await yieldToOthers();
+};
+
+/**
+ * Reads the body as `readPieces` does, as text. What arrived while others had their turn comes as one piece; of that too
+ * no more than `bytesPerTurn` are decoded at once.
+ * @returns its bytes
+ * @throws ApiError as `readPieces` does; invalid_json when it is not UTF-8
+ */
+export async function readTextPieces(
+  context: BodyContext,
+  options: ReadOptions,
+  onText: (text: string) => void | Promise<void>,
+): Promise<number> {
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  let unyielded = 0;
+  const byteCount = await readPieces(context, options, async (piece) => {
+    for (let at = 0; at < piece.byteLength; at += bytesPerTurn) {
+      const part = piece.subarray(at, at + bytesPerTurn);
+      await onText(decoded(decoder, part));
+      unyielded += part.byteLength;
+      if (unyielded < bytesPerTurn) continue;
+      unyielded = 0;
+      await yieldToOthers();
+    }
+    // Left to the garbage collector, the pieces of a large body would take as much memory as its text again. A piece that
+    // fills its buffer shares it with no other piece.
+    if (piece.byteLength === piece.buffer.byteLength) piece.buffer.transfer(0);
+  });
+  await onText(decoded(decoder, undefined));
+  return byteCount;
+}
+
 /**
  * Gives the body as text to `use`. When `use` has ended, the text no longer counts as held in memory.
  * @param look at each piece as it comes
- * @throws ApiError as `readPieces` does; invalid_json when it is not UTF-8
+ * @throws ApiError as `readTextPieces` does
  */
 export async function useText<Result>(
   context: BodyContext,
@@ -153,21 +195,18 @@ export async function useText<Result>(
   use: (text: string) => Result | Promise<Result>,
   look: (piece: string) => void = () => undefined,
 ): Promise<Result> {
-  const decoder = new TextDecoder("utf-8", { fatal: true });
   const pieces: string[] = [];
-  const add = (bytes?: BodyPiece): void => {
-    const piece = decoded(decoder, bytes);
-    look(piece);
-    pieces.push(piece);
-  };
-  const byteCount = await readPieces(context, { maxBytes }, add);
   const budget = context.var?.budget;
   try {
-    add();
+    const byteCount = await readTextPieces(context, { maxBytes }, (piece) => {
+      look(piece);
+      pieces.push(piece);
+    });
     budget?.takeParsed(byteCount);
     const text = pieces.join("");
     // The pieces would otherwise be kept beside the text for as long as it is used.
     pieces.length = 0;
+    await yieldIfLong(byteCount);
     return await use(text);
   } finally {
     budget?.releaseBody();
@@ -176,18 +215,11 @@ export async function useText<Result>(
 
 type BodyPiece = Uint8Array<ArrayBuffer>;
 
-/**
- * Decodes a piece of a body. Its memory is given back at once: left to the garbage collector, the pieces of a large body
- * would take as much as its text again.
- * @param piece absent at the end of the body
- */
-export function decoded(decoder: TextDecoder, piece: BodyPiece | undefined): string {
+/** @param piece absent at the end of the body */
+function decoded(decoder: TextDecoder, piece: BodyPiece | undefined): string {
   try {
     return decoder.decode(piece, { stream: piece !== undefined });
   } catch {
     throw new ApiError("invalid_json", { message: "The request body is not UTF-8." });
-  } finally {
-    // A piece that fills its buffer shares it with no other piece.
-    if (piece !== undefined && piece.byteLength === piece.buffer.byteLength) piece.buffer.transfer(0);
   }
 }

@@ -1,6 +1,8 @@
 import { expect, test } from "bun:test";
+import { holdLongWork } from "../../../gateway/base/pace.ts";
 import { limits } from "../../../gateway/config.ts";
-import { readBody } from "../../../gateway/http/transport/body.ts";
+import { readBody, useText } from "../../../gateway/http/transport/body.ts";
+import { yieldsDuring } from "../../support/yields.ts";
 
 const readMs = 60;
 const chunkBytes = 200 * limits.bodyBytesPerMs;
@@ -29,4 +31,35 @@ test("a body that comes slowly and steadily is read to its end, however long it 
 test("a body that stops coming is given up", async () => {
   const reading = readBody(contextOf(slowRequest(0, 0, true)), 100 * chunkBytes, readMs);
   await expect(reading).rejects.toMatchObject({ code: "request_timeout" });
+});
+
+/** A body that has arrived whole before it is read, as it has when others held the event loop meanwhile. */
+const arrived = (text: string) => contextOf(new Request("http://localhost/", { method: "POST", body: text }));
+
+test("a long body is decoded a part at a time, and others have their turn after each", async () => {
+  const text = "\u{1f600}".repeat(2 ** 20);
+  const lengths: number[] = [];
+  const { result, yields } = await yieldsDuring(() =>
+    useText(
+      arrived(text),
+      limits.bodyBytes,
+      (whole) => whole === text,
+      (piece) => void lengths.push(piece.length),
+    ),
+  );
+  expect(result).toBe(true);
+  expect(Math.max(...lengths)).toBeLessThanOrEqual(128 * 1024);
+  expect(yields).toBeGreaterThanOrEqual(16);
+});
+
+test("a short body waits for no others", async () => {
+  const others = Promise.withResolvers<void>();
+  holdLongWork(() => true);
+  try {
+    const reading = useText(arrived("x".repeat(200_000)), limits.bodyBytes, (text) => text.length);
+    setTimeout(others.resolve, 1_000);
+    expect(await Promise.race([reading, others.promise])).toBe(200_000);
+  } finally {
+    holdLongWork(() => false);
+  }
 });
