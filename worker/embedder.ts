@@ -4,6 +4,7 @@
  */
 import { openOnnxEmbedder } from "./backend/onnx-embedder.ts";
 import { openOnnxReranker } from "./backend/onnx-reranker.ts";
+import { giveWay } from "./base/give-way.ts";
 import type { Embedder, EmbedderMessage, EmbedMessage, Reranker, ScoreMessage } from "./contract/embedding.ts";
 import { ModelError } from "./model/model-error.ts";
 import { openTokenEmbedder } from "./model/token-embedder.ts";
@@ -44,6 +45,7 @@ async function answerTo(
 process.on("disconnect", () => process.exit(0));
 // The gateway ends us when it has drained; a signal to the whole group is not for us.
 process.on("SIGINT", () => undefined);
+giveWay();
 try {
   await main();
 } catch (error) {

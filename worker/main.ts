@@ -2,6 +2,7 @@
  * The worker process: one device, tokens and tensors only. Speaks the messages of contract/messages.ts with
  * the gateway that started it, and ends when that gateway is gone.
  */
+import { giveWay } from "./base/give-way.ts";
 import { parseWorkerConfig, type WorkerConfig } from "./config.ts";
 import type { GatewayMessage, WorkerMessage, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
@@ -85,5 +86,6 @@ async function openOrGiveUp(): Promise<Engine | undefined> {
   }
 }
 
+giveWay();
 // A failure after this is a crash: the supervisor starts the worker again.
 await (await openOrGiveUp())?.run();

@@ -1,6 +1,7 @@
 /** The worker as a process: what it says when it starts, and that it does not outlive its gateway. */
 import { expect, test } from "bun:test";
 import { existsSync, writeFileSync } from "node:fs";
+import { getPriority } from "node:os";
 import { join } from "node:path";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
@@ -62,6 +63,13 @@ test("serves a request and answers stats", async () => {
   expect(await worker.next("stats")).toMatchObject({ id: 9, stats: { generatedTokens: 4, runningRequests: 0 } });
   worker.child.send({ type: "drain" });
   expect(await worker.child.exited).toBe(0);
+});
+
+test("has a lower priority than the gateway, which everybody waits for", async () => {
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
+  await worker.next("ready");
+  expect(getPriority(worker.child.pid)).toBe(Math.min(getPriority() + 2, 19));
+  worker.child.kill();
 });
 
 test("K that stands at other positions is another model's KV", async () => {
