@@ -175,10 +175,19 @@ function* sentencesOf(text: string, start: number, end: number): Generator<reado
   }
 }
 
+/**
+ * A sentence ends after one of these and nowhere else (UAX #29, rules SB4 and SB8 to SB11; what separates paragraphs is
+ * replaced first). The full stops that are no Sentence_Terminal in every version of Unicode are named.
+ */
+const sentenceEnd = /[\p{Sentence_Terminal}.\u2024\uFE52\uFF0E]/u;
+
 function segment(text: string, start: number, end: number): (readonly [number, number])[] {
   // Each line break becomes a space, since it is one within a wrapped paragraph. The length stays the same, and so do
   // the offsets.
   const flat = text.slice(start, end).replace(/[\r\n\u0085\u2028\u2029]/g, " ");
+  // Items of lists and cells of tables mostly have no end of a sentence. The segmenter takes a microsecond and a
+  // kilobyte of garbage to find none.
+  if (!sentenceEnd.test(flat)) return [[start, end]];
   return Array.from(
     segmenter.segment(flat),
     (part) => [start + part.index, start + part.index + part.segment.length] as const,

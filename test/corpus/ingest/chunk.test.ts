@@ -314,3 +314,20 @@ describe("the work of a long text", () => {
     expect(steps.findIndex((unit) => unit !== undefined)).toBeGreaterThanOrEqual(62);
   });
 });
+
+test("whatever sign Unicode ends a sentence with ends one here", () => {
+  const segmenter = new Intl.Segmenter("en", { granularity: "sentence" });
+  const missed: string[] = [];
+  let ends = 0;
+  // All later planes are ideographs, tags and letters for private use.
+  for (let code = 1; code < 0x2_0000; code++) {
+    const sign = String.fromCodePoint(code);
+    if (/[\r\n\u0085\u2028\u2029\p{Surrogate}]/u.test(sign)) continue;
+    const text = `a${sign} B`;
+    const isEnd = Array.from(segmenter.segment(text)).length > 1;
+    if (isEnd) ends += 1;
+    if (isEnd && units(text).length === 1) missed.push(code.toString(16));
+  }
+  expect(missed).toEqual([]);
+  expect(ends).toBeGreaterThan(150);
+});
