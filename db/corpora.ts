@@ -69,6 +69,13 @@ export function findCorpus(
   });
 }
 
+/** Whether none of these corpora has been deleted meanwhile. It is asked again and again beside a long search. */
+export function areLive(db: Db, seqs: readonly number[]): boolean {
+  const sql = "select count(*) as n from corpora where seq in (select value from json_each(?)) and deleted_at is null";
+  const row = db.statement("areLive", () => db.client.query<{ n: number }, [string]>(sql).get(JSON.stringify(seqs)));
+  return row?.n === seqs.length;
+}
+
 /** Finds a corpus without a check of who asks, for background work. The corpus may be deleted already. */
 export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined {
   return findRow(db, "findCorpusAnyState", corpora, { id });

@@ -70,11 +70,12 @@ export function anyVisible(db: Db, corpusSeq: number): FragmentText | undefined 
 
 /** A fragment of the same corpus and text that has a vector of the model; undefined: none is found. */
 export function seqOfEmbeddedTwin(db: Db, seq: number, modelSeq: number): number | undefined {
+  // Texts are long, so they are read one by one, of those alone that have a vector.
   const sql = `select twin.seq from fragments own cross join (
-      select seq, text, text_key from fragments
+      select seq from fragments
       where text_key = (select text_key from fragments where seq = ?1) order by corpus_file_seq limit ${rowsPerLookup}
-    ) twin on twin.text = own.text
-    join fragment_vectors v on v.fragment_seq = twin.seq and v.model_seq = ?2
+    ) near cross join fragment_vectors v on v.fragment_seq = near.seq and v.model_seq = ?2
+    cross join fragments twin on twin.seq = near.seq and twin.text = own.text
     where own.seq = ?1 limit 1`;
   const row = db.statement("seqOfEmbeddedTwin", () =>
     db.client.query<{ seq: number }, number[]>(sql).get(seq, modelSeq),

@@ -24,8 +24,10 @@ import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
 import type { Embedder } from "../base/ports.ts";
 
-/** Fragments in one call to the embedder and in one transaction. */
+/** Fragments in one call to the embedder. */
 const fragmentsPerPiece = 32;
+/** Fragments in one transaction: each takes some tenths of a millisecond, and nothing else runs meanwhile. */
+const fragmentsPerTransaction = 8;
 /** Rows that one statement scans. */
 const rowsPerWindow = 2_048;
 
@@ -152,16 +154,29 @@ export class Vectorizer {
   }
 
   async #embedPiece(model: VectorModel, found: readonly UnembeddedFragment[]): Promise<void> {
-    const piece = this.#db.unsynced(() => copyVectors(this.#db, model, found));
-    if (piece.length === 0) return;
+    const pace = new Pace();
+    const left: UnembeddedFragment[] = [];
+    for (const some of parted(found)) {
+      left.push(...this.#db.unsynced(() => copyVectors(this.#db, model, some)));
+      await pace.breathe();
+    }
+    if (left.length === 0) return;
     const vectors = await this.#embedder.embed(
-      piece.map(({ text }) => text),
+      left.map(({ text }) => text),
       "document",
     );
-    const rows = piece.flatMap(({ seq, corpusSeq }, index) => {
+    const rows = left.flatMap(({ seq, corpusSeq }, index) => {
       const vector = vectors[index];
       return vector === undefined ? [] : [{ seq, corpusSeq, vector }];
     });
-    this.#db.unsynced(() => insertVectors(this.#db, model, rows));
+    for (const some of parted(rows)) {
+      this.#db.unsynced(() => insertVectors(this.#db, model, some));
+      await pace.breathe();
+    }
   }
 }
+
+const parted = <Item>(items: readonly Item[]): readonly (readonly Item[])[] =>
+  Array.from({ length: Math.ceil(items.length / fragmentsPerTransaction) }, (_, index) =>
+    items.slice(index * fragmentsPerTransaction, (index + 1) * fragmentsPerTransaction),
+  );

@@ -2,7 +2,7 @@
  * Finds the fragments that answer a question: by how much of its words they hold, or by words and vectors, whose two
  * rankings are fused.
  */
-import { type CorpusRow, findCorpus } from "../../../db/corpora.ts";
+import { areLive, type CorpusRow, findCorpus } from "../../../db/corpora.ts";
 import { listFileAttributes } from "../../../db/corpus-files.ts";
 import { findFragments, visibleFragmentIds } from "../../../db/fragments.ts";
 import { searchFullText } from "../../../db/fts.ts";
@@ -105,6 +105,7 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
   const reranker = request.rerank === false ? undefined : deps.reranker;
   const wanted = reranker === undefined ? limit : Math.max(limit, corpusLimits.rerankedHits);
+  const seqs = rows.map(({ seq }) => seq);
   const pace = new Pace();
   let othersRan = false;
   const search = {
@@ -113,8 +114,8 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
     goOn: async () => {
       if (!(await pace.breathe())) return;
       othersRan = true;
-      // A corpus that was deleted meanwhile has no index any more.
-      requireAll(deps.corpora, request);
+      // A corpus that was deleted meanwhile has no index any more. Whether the tenant may still see it is asked at the end.
+      if (!areLive(deps.db, seqs)) requireAll(deps.corpora, request);
     },
     limit: question === undefined ? wanted : Math.max(minHits, wanted * hitsPerResult),
   };
@@ -128,10 +129,8 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
           { weight: weights.embedding, hits: near },
         ]);
   const found = reranker === undefined ? ranked : await scoredAgain(reranker, query, ranked.slice(0, wanted), onTokens);
-  if (reranker !== undefined) {
-    requireAll(deps.corpora, request);
-    othersRan = true;
-  }
+  othersRan ||= reranker !== undefined;
+  if (othersRan) requireAll(deps.corpora, request);
   const ids = found.map(({ hit }) => hit.id);
   const visible = othersRan ? visibleFragmentIds(deps.db, ids) : undefined;
   const threshold = request.scoreThreshold ?? 0;
