@@ -7,8 +7,7 @@ import type { FragmentId, TenantId } from "../../db/ids.ts";
 import { CorpusService } from "./base/corpora.ts";
 import { GrantService } from "./base/grants.ts";
 import type { CorpusDeps } from "./base/ports.ts";
-import { Expiry } from "./deletion/expiry.ts";
-import { Sweeper } from "./deletion/sweep.ts";
+import { openExpiry, Sweeper } from "./deletion/sweep.ts";
 import { ContentStore } from "./files/content-store.ts";
 import { FileService } from "./files/files.ts";
 import { UploadService } from "./files/uploads.ts";
@@ -35,7 +34,7 @@ export class Corpus {
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
   readonly #sweeper: Sweeper;
-  readonly #expiry: Expiry;
+  readonly #expiry: ReturnType<typeof openExpiry>;
   readonly #vectorizer: Vectorizer | undefined;
 
   /**
@@ -84,7 +83,7 @@ export class Corpus {
         this.pins.wake();
       },
     });
-    this.#expiry = new Expiry({ db, files: this.files, corpora: this.corpora, log });
+    this.#expiry = openExpiry({ db, files: this.files, corpora: this.corpora, log });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
       detached: (tenantId, deletedId) => {

@@ -32,6 +32,11 @@ export interface KeyedTextsOptions {
 
 /** Memory that one block key takes. */
 export const keyBytes = 56;
+/**
+ * Shorter texts are not remembered here: ten thousand of them take 8 MiB. The tokenizer remembers their tokens, and the
+ * one or two keys are made of these in microseconds.
+ */
+const leastChars = 128;
 
 export class KeyedTexts {
   readonly #tokenizer: TextTokenizer;
@@ -51,12 +56,13 @@ export class KeyedTexts {
    * Tokens and keys of a whole closed run. The first block key is computed from `root`, which covers the owner's salt.
    */
   keyed(root: BlockKey, text: Text, owner: CacheSalt): KeyedText {
-    const cacheKey = cacheKeyOf(root, text);
-    const known = this.#keyed.get(cacheKey);
+    const chars = text.pieces.reduce((sum, piece) => sum + piece.text.length, text.prefix.length);
+    const cacheKey = chars < leastChars ? undefined : cacheKeyOf(root, text);
+    const known = cacheKey === undefined ? undefined : this.#keyed.get(cacheKey);
     if (known !== undefined) return known;
     const encoded = this.encode(text, owner);
     const keyed = { ...encoded, blockKeys: runBlockKeys(root, encoded.tokenIds, this.#blockTokens, true) };
-    this.#keyed.set(cacheKey, keyed);
+    if (cacheKey !== undefined) this.#keyed.set(cacheKey, keyed);
     return keyed;
   }
 

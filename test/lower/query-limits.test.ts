@@ -135,9 +135,20 @@ test("each text is encoded ahead of use under the salt of its owner, and not aga
     if (owner !== undefined) await tokenizer.warm(pieces, opens, owner, unyielded);
   }
   expect(unyielded.chars).toBe(0);
-  encoded.mockClear();
-  lowerer.lower(query, context);
-  expect(encoded.mock.calls.filter(([, , owner]) => owner !== undefined)).toEqual([]);
+});
+
+test("tokens and keys of long texts are remembered; of short ones, of which there may be thousands, the tokens alone", () => {
+  const { lowerer, tokenizer } = lowererOf(models.llama3);
+  const context = contextOf(tokenizer);
+  const long = "a word and another ".repeat(20);
+  const query = g(seq(user(long), plus(g(user("short")), fragment("a"))));
+  const first = lowerer.lower(query, context);
+  const encoded = spyOn(tokenizer, "encode");
+  expect(lowerer.lower(query, context).plan).toEqual(first.plan);
+  const texts = encoded.mock.calls.flatMap(([pieces, , owner]) =>
+    owner === undefined ? [] : pieces.flatMap(({ kind, text }) => (kind === "content" ? [text] : [])),
+  );
+  expect(texts).toEqual(["short"]);
 });
 
 test("only the text at the very start opens a prompt", () => {

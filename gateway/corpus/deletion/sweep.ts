@@ -1,9 +1,11 @@
 /**
  * Removes what was deleted: KV in the workers, index entries, text, bytes, rows. A deletion itself only marks rows,
  * which makes them invisible at once. What is marked but not yet swept is found again after a crash. Tenants are served
- * in rounds, so no tenant's deletion waits for the end of another's.
+ * in rounds, so no tenant's deletion waits for the end of another's. Files and corpora whose time has come are deleted
+ * as if somebody had asked for it.
  */
-import { listSweepTenants } from "../../../db/corpora.ts";
+import { listSweepTenants, nextCorpusEnd } from "../../../db/corpora.ts";
+import { nextFileEnd } from "../../../db/files.ts";
 import { anyVisible, isTextVisible, type TextKeys, textKeysOf, visibleWithHead } from "../../../db/fragment-texts.ts";
 import type { FragmentRow } from "../../../db/fragments.ts";
 import { zeroFreeSpace } from "../../../db/free-space.ts";
@@ -11,9 +13,13 @@ import type { TenantId } from "../../../db/ids.ts";
 import { listDeletedTenants } from "../../../db/tenants.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import { reasonOf } from "../../background/background-loop.ts";
+import { DueLoop } from "../../background/due-loop.ts";
 import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
+import { yieldToOthers } from "../../base/pace.ts";
+import type { CorpusService } from "../base/corpora.ts";
+import type { FileService } from "../files/files.ts";
 import { type SweepDeps, TenantSweep } from "./sweep-work.ts";
 
 /** Visible fragments that begin as an evicted one does, and are compared with it. */
@@ -129,4 +135,28 @@ export class Sweeper {
     }
     this.#zeroing = undefined;
   }
+}
+
+/** Objects that are ended before other work has its turn: each takes a transaction. */
+const endedPerPiece = 8;
+
+export interface ExpiryDeps extends Pick<SweeperDeps, "db" | "log"> {
+  readonly files: Pick<FileService, "expireDue">;
+  readonly corpora: Pick<CorpusService, "expireDue">;
+}
+
+/** Deletes files and corpora when their time has come. */
+export function openExpiry({ db, files, corpora, log }: ExpiryDeps): DueLoop {
+  return new DueLoop({
+    name: "expiry",
+    ...{ log, db },
+    nowMs: () => Date.now(),
+    work: async (signal) => {
+      while (!signal.aborted && files.expireDue(endedPerPiece) + corpora.expireDue(endedPerPiece) > 0) {
+        await yieldToOthers();
+      }
+      const ends = [nextFileEnd(db), nextCorpusEnd(db)].filter((end) => end !== undefined);
+      return ends.length === 0 ? undefined : Math.min(...ends);
+    },
+  });
 }

@@ -24,7 +24,7 @@ import {
   type UploadPartRow,
   type UploadRow,
 } from "../../../db/uploads.ts";
-import { BackgroundLoop } from "../../background/background-loop.ts";
+import { DueLoop } from "../../background/due-loop.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { corpusLimits } from "../base/limits.ts";
@@ -55,25 +55,17 @@ export interface Completion {
 }
 
 const partsPerPiece = 100;
-/** The longest time in milliseconds that a timer takes. */
-const maxTimerMs = 2 ** 31 - 1;
-const minTimerMs = 50;
 
 export class UploadService {
   readonly #deps: UploadServiceDeps;
-  readonly #loop: BackgroundLoop;
+  readonly #loop: DueLoop;
   /** The `seq` of each upload whose file is being made. */
   readonly #completing = new Set<number>();
-  #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(deps: UploadServiceDeps) {
     this.#deps = deps;
-    this.#loop = new BackgroundLoop("the sweep of uploads", deps.log, (signal) =>
-      this.#sweep(signal).catch((error: unknown) => {
-        deps.db.relieve(error);
-        throw error;
-      }),
-    );
+    const { db, log, nowMs } = deps;
+    this.#loop = new DueLoop({ name: "the sweep of uploads", log, db, nowMs, work: (signal) => this.#sweep(signal) });
   }
 
   /**
@@ -95,9 +87,8 @@ export class UploadService {
     return this.#loop.idle();
   }
 
-  async stop(): Promise<void> {
-    await this.#loop.stop();
-    clearTimeout(this.#timer);
+  stop(): Promise<void> {
+    return this.#loop.stop();
   }
 
   /** @throws ApiError invalid_value with param `filename`; quota_exceeded */
@@ -247,7 +238,8 @@ export class UploadService {
     }
   }
 
-  async #sweep(signal: AbortSignal): Promise<void> {
+  /** @returns when the next upload ends. One that is being completed may be past its end. */
+  async #sweep(signal: AbortSignal): Promise<number | undefined> {
     const { db, parts, nowMs, onTenantSwept } = this.#deps;
     expireUploads(db, nowMs(), [...this.#completing]);
     // Each round removes a number of parts for each tenant.
@@ -260,13 +252,7 @@ export class UploadService {
       removeParts(db, ids);
     }
     if (removeUploadsOfGoneTenants(db)) onTenantSwept();
-    clearTimeout(this.#timer);
-    const next = nextUploadExpiry(db);
-    if (next === undefined || signal.aborted) return;
-    // A minimum, because an upload that is being completed may be past its expiry.
-    const waitMs = Math.min(maxTimerMs, Math.max(minTimerMs, next - nowMs()));
-    this.#timer = setTimeout(() => this.#loop.wake(), waitMs);
-    this.#timer.unref();
+    return nextUploadExpiry(db);
   }
 }
 
