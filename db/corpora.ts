@@ -5,7 +5,7 @@ import type { CorpusId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
 import { countRows, findRow, insertRow, listRows, pageOfRows, updateRow } from "./rows.ts";
-import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs } from "./schema.ts";
+import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs, sources } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 import { dropVectors } from "./vectors.ts";
 
@@ -172,7 +172,7 @@ export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
 }
 
 /**
- * Makes the corpus, its files and its open jobs invisible. The sweep removes the rows of the files.
+ * Makes the corpus, its files and its open jobs invisible, and removes its sources. The sweep removes the rows of the files.
  * @param expired it has ended by itself, and its own row stays to tell of it
  */
 export function markCorpusDeleted(db: Db, id: CorpusId, now: number, expired = false): void {
@@ -184,6 +184,7 @@ export function markCorpusDeleted(db: Db, id: CorpusId, now: number, expired = f
         .set({ status: "cancelled", finishedAt: now })
         .where(and(eq(jobs.corpusId, id), isNull(jobs.finishedAt)))
         .run();
+      orm.delete(sources).where(eq(sources.corpusId, id)).run();
     }),
   );
 }

@@ -19,6 +19,7 @@ export const idPrefixes = {
   upload: "upload_",
   uploadPart: "part_",
   auditEvent: "audit_",
+  source: "source_",
 } as const;
 
 export type IdKind = keyof typeof idPrefixes;
@@ -35,6 +36,7 @@ export type ResponseId = Id<"response">;
 export type BatchId = Id<"batch">;
 export type MessageBatchId = Id<"messageBatch">;
 export type UploadId = Id<"upload">;
+export type SourceId = Id<"source">;
 export type UploadPartId = Id<"uploadPart">;
 
 const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz";

@@ -9,6 +9,7 @@ import type {
   FragmentId,
   JobId,
   MessageBatchId,
+  SourceId,
   TenantId,
   UploadId,
   UploadPartId,
@@ -260,6 +261,46 @@ export const batchResults = sqliteTable("batch_results", {
   line: integer("line").notNull(),
   isError: integer("is_error", { mode: "boolean" }).notNull(),
   body: text("body").notNull(),
+});
+
+export interface SourceOptions {
+  readonly maxPages: number;
+  readonly maxDepth: number;
+  readonly s3?:
+    | { readonly endpoint?: string | undefined; readonly region?: string | undefined; readonly accessKeyId: string }
+    | undefined;
+}
+
+/** How a run of a source ended. */
+export interface SourceRun {
+  readonly startedAt: number;
+  readonly endedAt: number;
+  /** Why the source as a whole could not be read; null: it was. */
+  readonly error: string | null;
+  readonly added: number;
+  readonly changed: number;
+  readonly removed: number;
+  readonly unchanged: number;
+  readonly failed: number;
+  /** false: files may be missing that the source still has, so none was taken out. */
+  readonly isWhole: boolean;
+  /** Some of those that failed. */
+  readonly failures: readonly { readonly path: string; readonly reason: string }[];
+}
+
+export const sources = sqliteTable("sources", {
+  seq: seq(),
+  id: text("id").$type<SourceId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  corpusId: text("corpus_id").$type<CorpusId>().notNull(),
+  url: text("url").notNull(),
+  label: text("label").notNull(),
+  options: text("options", { mode: "json" }).$type<SourceOptions>().notNull(),
+  sealedKey: blob("sealed_key", { mode: "buffer" }),
+  intervalMinutes: integer("interval_minutes"),
+  nextRunAt: integer("next_run_at"),
+  lastRun: text("last_run", { mode: "json" }).$type<SourceRun>(),
+  createdAt: createdAt(),
 });
 
 export type UploadStatus = "pending" | "completed" | "cancelled" | "expired";

@@ -3,7 +3,7 @@ import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
 import { findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
-import { apiKeys, batches, corpora, corpusGrants, jobs, responseHeads, tenants, uploads } from "./schema.ts";
+import { apiKeys, batches, corpora, corpusGrants, jobs, responseHeads, sources, tenants, uploads } from "./schema.ts";
 
 export type TenantRow = typeof tenants.$inferSelect;
 
@@ -60,6 +60,7 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
       if (marked.returning({ id: tenants.id }).get() === undefined) return false;
       orm.delete(apiKeys).where(eq(apiKeys.tenantId, id)).run();
       orm.delete(corpusGrants).where(eq(corpusGrants.tenantId, id)).run();
+      orm.delete(sources).where(eq(sources.tenantId, id)).run();
       orm.update(responseHeads).set({ state: "deleted" }).where(eq(responseHeads.tenantId, id)).run();
       orm.update(batches).set({ status: "failed", resultsLeft: true }).where(eq(batches.tenantId, id)).run();
       orm

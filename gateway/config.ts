@@ -212,6 +212,8 @@ export interface Config {
   readonly strict: boolean;
   /** Origins whose pages may call this server from a browser. */
   readonly corsOrigins: readonly string[];
+  /** Networks that stored sources may be read from beside the public internet, in CIDR notation. */
+  readonly sourceNetworks: readonly string[];
   readonly logLevel: (typeof logLevels)[number];
 }
 
@@ -270,6 +272,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     dev: values.SPANGATE_DEV,
     strict: values.SPANGATE_STRICT,
     corsOrigins: values.SPANGATE_CORS_ORIGINS,
+    sourceNetworks: values.SPANGATE_SOURCE_NETWORKS,
     logLevel: values.SPANGATE_LOG,
   });
 }

@@ -75,7 +75,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
       corpusOwners.note(salt, tenantId);
       return salt;
     },
-    spans,
+    ...{ spans, sealer: tenants.sealer, sourceNetworks: config.sourceNetworks },
     ...searchModels(config, embedding),
     onSearched: meter.spend,
     onFileDeleted: (tenantId, fileId) => {

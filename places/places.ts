@@ -17,6 +17,7 @@ export const programs = {
   gateway: "gateway/main.ts",
   confine: "gateway/extract/main.ts",
   document: "gateway/extract/document.ts",
+  gather: "gateway/sources/main.ts",
   "compile-thread": "gateway/tools/compile-thread.ts",
   worker: "worker/main.ts",
   embedder: "worker/embedder.ts",

@@ -6,6 +6,7 @@ import { backupCommand, restoreCommand } from "./commands/backup.ts";
 import { ingestCommand, prepareCommand } from "./commands/ingest.ts";
 import { explainCommand, queryCommand } from "./commands/query.ts";
 import { benchCommand, serveCommand } from "./commands/serve.ts";
+import { sourceCommand } from "./commands/source.ts";
 import { doctorCommand, statusCommand } from "./commands/status.ts";
 import { syncCommand } from "./commands/sync.ts";
 import { keyCommand, tenantCommand, usageCommand } from "./commands/tenant.ts";
@@ -20,6 +21,7 @@ const commands = [
   usageCommand,
   ingestCommand,
   syncCommand,
+  sourceCommand,
   prepareCommand,
   askCommand,
   queryCommand,

@@ -19,6 +19,7 @@ import { addCacheRoutes, addKvEventRoutes } from "../http/admin/cache.ts";
 import { addGrantRoutes } from "../http/admin/grants.ts";
 import { addOpsRoutes } from "../http/admin/ops.ts";
 import { addPrepareRoutes } from "../http/admin/prepare.ts";
+import { addSourceRoutes } from "../http/admin/sources.ts";
 import { addLimitRoutes } from "../http/admin/tenant-limits.ts";
 import { addTenantRoutes } from "../http/admin/tenants.ts";
 import { addMessageBatchRoutes } from "../http/anthropic/message-batches.ts";
@@ -116,6 +117,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addGrantRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
+      (it) => addSourceRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
       (it) => addGenerationRoutes(it, chat),
       (it) => addEmbeddingRoutes(it, { embedding, limiter, meter: embedderMeter(rateLimiter, metrics) }),

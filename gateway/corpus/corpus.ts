@@ -19,6 +19,7 @@ import { FragmentService } from "./prepare/fragments.ts";
 import { PinService } from "./prepare/pins.ts";
 import { PrepareService } from "./prepare/prepare.ts";
 import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./search/retrieve.ts";
+import { SourceService } from "./sources/sources.ts";
 
 export class Corpus {
   readonly files: FileService;
@@ -30,6 +31,7 @@ export class Corpus {
   readonly prepare: PrepareService;
   readonly pins: PinService;
   readonly promptFiles: PromptFiles;
+  readonly sources: SourceService;
   readonly #deps: CorpusDeps;
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
@@ -75,6 +77,7 @@ export class Corpus {
         // The workers are told at once, before anything else that the deletion causes.
         spans.evictCorpora([salt]);
         this.prepare.abandon((job) => job.corpusId === corpusId);
+        this.sources.recheck();
         this.#ingestor.recheck();
         this.#sweeper.wake(tenantId);
       },
@@ -97,6 +100,11 @@ export class Corpus {
     this.grants = new GrantService(db, this.corpora, (salt, grantee) => spans.evictDerived(salt, grantee));
     this.prepare = new PrepareService({ db, corpora: this.corpora, spans, sweeper: this.#sweeper, log });
     this.pins = new PinService({ db, corpora: this.corpora, fragments: this.fragments, spans, corpusSalt, log });
+    this.sources = new SourceService({
+      ...{ db, corpora: this.corpora, files: this.files, corpusFiles: this.corpusFiles, storage: deps.storage },
+      ...{ sealer: deps.sealer, networks: deps.sourceNetworks ?? [], nowMs: Date.now, log },
+      ...{ uploads: join(deps.dataDir, "files"), folder: join(deps.dataDir, "fetched") },
+    });
   }
 
   /** Removes orphaned bytes and goes on with what a stopped server left: ingestion, sweeping, prepare jobs. */
@@ -111,12 +119,14 @@ export class Corpus {
     this.#ingestor.wake();
     this.#vectorizer?.start();
     this.prepare.start();
+    await this.sources.start();
   }
 
   /** Ends background work after the running slices; the next start goes on with it. */
   async stop(): Promise<void> {
-    const { prepare, pins, uploads } = this;
+    const { prepare, pins, uploads, sources } = this;
     await Promise.all([
+      sources.stop(),
       uploads.stop(),
       this.#expiry.stop(),
       prepare.stop(),
@@ -129,6 +139,7 @@ export class Corpus {
 
   /** Resolves when no background work is left; for tests and for draining. */
   async idle(): Promise<void> {
+    await this.sources.idle();
     await this.#ingestor.idle();
     await this.#vectorizer?.idle();
     await this.prepare.idle();
@@ -184,6 +195,7 @@ export class Corpus {
     const corpora = corporaOfTenant(this.#deps.db, tenantId);
     this.#deps.spans.evictCorpora(corpora.map((corpus) => this.corpora.saltOf(corpus)));
     this.prepare.abandon((job) => job.tenantId === tenantId);
+    this.sources.recheck();
     this.#ingestor.recheck();
     this.uploads.wake();
     this.#sweeper.wake(tenantId);

@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import { logLevels } from "../base/log.ts";
-import { byteSize, corsOrigins, devices, folder, onOrOff, wholeNumber } from "./values.ts";
+import { byteSize, corsOrigins, devices, folder, networks, onOrOff, wholeNumber } from "./values.ts";
 
 const mib = 1024 * 1024;
 
@@ -164,6 +164,13 @@ export const gatewaySettings = {
     value: "LIST",
     byDefault: "none",
     meaning: "origins whose pages may call this server from a browser, with commas between, or `*`",
+  },
+  SPANGATE_SOURCE_NETWORKS: {
+    schema: networks(),
+    value: "LIST",
+    byDefault: "none",
+    meaning:
+      "networks that stored sources may be read from beside the public internet, such as an intranet's, as in `10.1.0.0/16,fd00:1::/32`",
   },
   SPANGATE_LOG: {
     schema: z.enum(logLevels, { error: `must be one of ${logLevels.join(", ")}` }).default("info"),

@@ -80,6 +80,17 @@ export const corsOrigins = () =>
     .pipe(z.array(corsOrigin).max(64, "must have at most 64 origins"))
     .default([]);
 
+const network = z.union([z.cidrv4(), z.cidrv6()], {
+  error: 'must be networks such as "10.1.0.0/16", with commas between',
+});
+
+export const networks = () =>
+  z
+    .string()
+    .transform((list) => list.split(",").map((one) => one.trim()))
+    .pipe(z.array(network).max(64, "must have at most 64 networks"))
+    .default([]);
+
 /** `1` switches it on. */
 export const onOrOff = () =>
   z

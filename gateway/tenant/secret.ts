@@ -2,7 +2,7 @@
  * The server's secret: 32 random bytes in the data folder, mode 0600, made at the first start. API keys'
  * hashes and all salts depend on it, so it is kept apart from the database: a copy of one alone is useless.
  */
-import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import { createCipheriv, createDecipheriv, createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { getMeta, insertMeta } from "../../db/meta.ts";
@@ -23,6 +23,32 @@ export class ServerSecret {
   /** Derives a key for one purpose. Nobody can compute one purpose's key from another's. */
   derive(purpose: string): Uint8Array {
     return createHmac("sha256", this.#bytes).update(`spangate/${purpose}/1`).digest();
+  }
+}
+
+const [sealCipher, nonceBytes, tagBytes] = ["aes-256-gcm", 12, 16] as const;
+
+/** Keeps others' secrets in the database in a form that only this server's secret opens. */
+export class Sealer {
+  readonly #key: Uint8Array;
+
+  constructor(secret: ServerSecret) {
+    this.#key = secret.derive("seal");
+  }
+
+  /** @param owner the id of what the text belongs to; sealed for one, it opens for no other */
+  seal(text: string, owner: string): Buffer {
+    const nonce = randomBytes(nonceBytes);
+    const cipher = createCipheriv(sealCipher, this.#key, nonce).setAAD(Buffer.from(owner));
+    const sealed = Buffer.concat([cipher.update(text, "utf8"), cipher.final()]);
+    return Buffer.concat([nonce, cipher.getAuthTag(), sealed]);
+  }
+
+  /** @throws Error when it was sealed for another, or is damaged */
+  open(sealed: Uint8Array, owner: string): string {
+    const decipher = createDecipheriv(sealCipher, this.#key, sealed.subarray(0, nonceBytes));
+    decipher.setAAD(Buffer.from(owner)).setAuthTag(sealed.subarray(nonceBytes, nonceBytes + tagBytes));
+    return Buffer.concat([decipher.update(sealed.subarray(nonceBytes + tagBytes)), decipher.final()]).toString("utf8");
   }
 }
 

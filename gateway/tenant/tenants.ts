@@ -18,11 +18,12 @@ import { ApiError } from "../base/errors.ts";
 import { ApiKeys } from "./api-keys.ts";
 import { CallerLimits } from "./limits.ts";
 import { Salts } from "./salts.ts";
-import type { ServerSecret } from "./secret.ts";
+import { Sealer, type ServerSecret } from "./secret.ts";
 
 export class TenantService {
   readonly apiKeys: ApiKeys;
   readonly limits: CallerLimits;
+  readonly sealer: Sealer;
   readonly #db: Db;
   readonly #salts: Salts;
 
@@ -31,6 +32,7 @@ export class TenantService {
     this.#salts = new Salts(secret);
     this.apiKeys = new ApiKeys(db, secret);
     this.limits = new CallerLimits(db);
+    this.sealer = new Sealer(secret);
   }
 
   create(name: string): TenantRow {

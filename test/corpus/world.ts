@@ -136,7 +136,7 @@ export interface World {
 /** @param vectors what makes vectors and scores; absent: words alone are searched */
 export function createWorld(
   dir: string = mkdtempSync(join(tmpdir(), "spangate-corpus-")),
-  vectors: Pick<CorpusDeps, "embedder" | "hybridByDefault" | "reranker" | "onSearched"> = {},
+  vectors: Pick<CorpusDeps, "embedder" | "hybridByDefault" | "reranker" | "onSearched" | "sourceNetworks"> = {},
 ): World {
   const db = openDb(join(dir, "spangate.db"));
   const secret = new ServerSecret(new Uint8Array(32).fill(7));
@@ -155,6 +155,7 @@ export function createWorld(
     dataDir: dir,
     tokenizer: { countTokens },
     corpusSalt: (id, epoch) => tenants.corpusSalt(id, epoch),
+    sealer: tenants.sealer,
     spans,
     ...vectors,
     log: (level, message, fields) => void logged.push(`${level} ${message} ${JSON.stringify(fields ?? {})}`),

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { VectorStoreFile } from "../../gateway/cli/support/operations.ts";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { openBucket } from "../support/bucket.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 setDefaultTimeout(60_000);
@@ -21,42 +22,14 @@ const site = Bun.serve({
   },
 });
 
-const objects: Record<string, string> = {};
-let objectsRead: string[] = [];
-const etagOf = (text: string) => `"${new Bun.CryptoHasher("md5").update(text).digest("hex")}"`;
-/** As much of S3 as a reader needs: lists in pages of two, and objects. */
-const bucket = Bun.serve({
-  ...{ hostname: "127.0.0.1", port: 0 },
-  fetch(request) {
-    const { pathname, searchParams } = new URL(request.url);
-    if (!request.headers.get("authorization")?.includes("Credential=reader/")) return new Response("", { status: 403 });
-    const key = decodeURIComponent(pathname.replace(/^\/papers\/?/, ""));
-    if (key !== "") {
-      objectsRead.push(key);
-      return new Response(objects[key], { headers: { etag: etagOf(objects[key] ?? "") } });
-    }
-    const keys = Object.keys(objects).filter((name) => name.startsWith(searchParams.get("prefix") ?? ""));
-    const from = Number(searchParams.get("continuation-token") ?? 0);
-    const contents = keys.slice(from, from + 2).map((name) => {
-      const text = objects[name] ?? "";
-      return `<Contents><Key>${name}</Key><ETag>${etagOf(text)}</ETag><Size>${text.length}</Size></Contents>`;
-    });
-    const more = from + 2 < keys.length;
-    const token = more ? `<NextContinuationToken>${from + 2}</NextContinuationToken>` : "";
-    const list = `<Name>papers</Name><IsTruncated>${more}</IsTruncated>${token}${contents.join("")}`;
-    const head = '<?xml version="1.0" encoding="UTF-8"?>';
-    return new Response(
-      `${head}<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">${list}</ListBucketResult>`,
-    );
-  },
-});
+const bucket = openBucket();
 
 beforeAll(async () => {
   server = await startTestServer();
   apiKey = (await server.tenant("sources")).apiKey;
 });
 afterAll(async () => {
-  await Promise.all([site.stop(true), bucket.stop(true), server[Symbol.asyncDispose]()]);
+  await Promise.all([site.stop(true), bucket.stop(), server[Symbol.asyncDispose]()]);
 });
 
 async function spangate(args: readonly string[], env: Record<string, string> = {}) {
@@ -109,10 +82,10 @@ test("a web site: read, asked, read again after an edit; what cannot be read for
 });
 
 test("an S3 bucket: only objects whose entity tag changed are read again", async () => {
-  const s3 = ["--endpoint", `http://127.0.0.1:${bucket.port}`];
+  const s3 = ["--endpoint", bucket.endpoint];
   const keys = { S3_ACCESS_KEY_ID: "reader", S3_SECRET_ACCESS_KEY: "a-secret-of-ours" };
-  for (const name of ["a", "b", "c"]) objects[`notes/${name}.md`] = `Note ${name} of the bucket.`;
-  objects["other/d.md"] = "Not below the prefix.";
+  for (const name of ["a", "b", "c"]) bucket.objects[`notes/${name}.md`] = `Note ${name} of the bucket.`;
+  bucket.objects["other/d.md"] = "Not below the prefix.";
   const missing = await spangate(["sync", "s3://papers/notes/", "--new", "bucket", ...s3]);
   expect([missing.code, missing.output]).toEqual([1, ""]);
   expect(missing.errors).toContain("S3_ACCESS_KEY_ID");
@@ -121,11 +94,11 @@ test("an S3 bucket: only objects whose entity tag changed are read again", async
   expect([first.code, summary]).toEqual([0, "3 added, 0 changed, 0 removed, 0 unchanged, 0 failed"]);
   expect(await namesIn(store)).toEqual(["a", "b", "c"].map((name) => `papers/notes/${name}.md`));
   expect(JSON.stringify(await filesIn(store))).not.toContain("a-secret");
-  objectsRead = [];
-  objects["notes/b.md"] = "Note b says something else.";
-  delete objects["notes/c.md"];
+  bucket.read.length = 0;
+  bucket.objects["notes/b.md"] = "Note b says something else.";
+  delete bucket.objects["notes/c.md"];
   const second = await spangate(["sync", "s3://papers/notes/", "--store", store, ...s3], keys);
   expect([second.code, second.output]).toEqual([0, "0 added, 1 changed, 1 removed, 1 unchanged, 0 failed"]);
-  expect(objectsRead).toEqual(["notes/b.md"]);
+  expect(bucket.read).toEqual(["notes/b.md"]);
   expect(await spangate(["sync", "s3://Bad_Bucket", "--store", store, ...s3], keys)).toMatchObject({ code: 1 });
 });

@@ -142,6 +142,9 @@ class Objects {
     const store = await post("/v1/vector_stores", { name: "store", metadata: { kind: "people" } });
     const batch = await post(`/v1/vector_stores/${store}/file_batches`, { file_ids: [file] });
     const job = await post(`/admin/v1/vector_stores/${store}/prepare`);
+    // It is read to no end: its address is not of the public internet.
+    const source = await post(`/admin/v1/vector_stores/${store}/sources`, { url: "http://127.0.0.1:1/" });
+    if (earlier.source_id !== undefined) await this.call(apiKey, "DELETE", `/admin/v1/sources/${earlier.source_id}`);
     const response = await post("/v1/responses", { model, input: "Who is Anna?", max_output_tokens: 2 });
     const uploaded = { bytes: 8, filename: "a.txt", mime_type: "text/plain", purpose: "assistants" };
     const spoilt = await this.tenant("spoilt", ["inference"]);
@@ -155,6 +158,7 @@ class Objects {
       request_batch_id: earlier.request_batch_id ?? (await this.#requestBatch(apiKey)),
       message_batch_id: await this.#messageBatch(apiKey),
       job_id: job,
+      source_id: source,
       fragment_id: await this.#fragmentOf(apiKey, store),
       response_id: response,
       tenant_id: spoilt.id,

@@ -17,6 +17,8 @@ const owned: Record<string, string> = {};
 let bobsStore = "";
 let bobsFile = "";
 
+/** Nothing is fetched from there: it is not of the public internet. */
+const sourceUrl = "http://127.0.0.1:1/";
 const uploadRequest = { bytes: 8, filename: "a.txt", mime_type: "text/plain", purpose: "assistants" };
 
 const kinds: Readonly<Record<string, IdKind>> = {
@@ -27,6 +29,7 @@ const kinds: Readonly<Record<string, IdKind>> = {
   tenant_id: "tenant",
   key_id: "apiKey",
   upload_id: "upload",
+  source_id: "source",
 };
 
 /** A body that is valid for the route; `file` stands for a file id. */
@@ -42,6 +45,7 @@ function bodyOf({ method, path }: RouteDeclaration, file: string): unknown {
     "POST /v1/uploads/:upload_id/parts": form("data", "12345678"),
     "POST /v1/uploads/:upload_id/complete": { part_ids: [newId("uploadPart")] },
     "POST /admin/v1/vector_stores/:vector_store_id/grants": { tenant_id: bob.id },
+    "POST /admin/v1/vector_stores/:vector_store_id/sources": { url: sourceUrl },
     "POST /admin/v1/tenants": { name: "n" },
     "PATCH /admin/v1/tenants/:tenant_id": { name: "n" },
     "POST /admin/v1/tenants/:tenant_id/keys": { scopes: ["inference"] },
@@ -69,6 +73,7 @@ beforeAll(async () => {
   await it.world.corpus.idle();
   const key = await call(app, it.adminKey, "POST", `/admin/v1/tenants/${alice.id}/keys`, { scopes: ["inference"] });
   const pending = await call(app, alice.key, "POST", "/v1/uploads", uploadRequest);
+  const source = await call(app, alice.key, "POST", `/admin/v1/vector_stores/${store.id}/sources`, { url: sourceUrl });
   const ids = {
     file_id: file,
     upload_id: pending.id,
@@ -77,6 +82,7 @@ beforeAll(async () => {
     job_id: job.id,
     tenant_id: alice.id,
     key_id: key.id,
+    source_id: source.id,
   };
   Object.assign(owned, ids);
   bobsStore = (await call(app, bob.key, "POST", "/v1/vector_stores", { name: "bob's" })).id;

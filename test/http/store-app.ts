@@ -5,6 +5,7 @@ import { ApiError } from "../../gateway/base/errors.ts";
 import { openRecords } from "../../gateway/compose/records.ts";
 import { addGrantRoutes } from "../../gateway/http/admin/grants.ts";
 import { addPrepareRoutes } from "../../gateway/http/admin/prepare.ts";
+import { addSourceRoutes } from "../../gateway/http/admin/sources.ts";
 import { addLimitRoutes } from "../../gateway/http/admin/tenant-limits.ts";
 import { addTenantRoutes } from "../../gateway/http/admin/tenants.ts";
 import { createApp } from "../../gateway/http/app.ts";
@@ -59,6 +60,7 @@ export function createStoreApp(): StoreApp {
       (it) => addGrantRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
+      (it) => addSourceRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(2) }),
       (it) =>
         addTenantRoutes(it, {

@@ -22,6 +22,7 @@ test("every route counts as what it is", () => {
     "GET /admin/v1/jobs/:job_id",
     "GET /admin/v1/jobs/:job_id/events",
     "GET /admin/v1/keys/:key_id/limits",
+    "GET /admin/v1/sources/:source_id",
     "GET /admin/v1/tenants/:tenant_id",
     "GET /admin/v1/tenants/:tenant_id/limits",
     "GET /v1/batches/:request_batch_id",

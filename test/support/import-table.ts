@@ -102,6 +102,19 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/extract/protocol.ts",
   ],
   "gateway/corpus/search": ["db", "worker/contract", "gateway/base", "gateway/corpus/base", "gateway/corpus/ingest"],
+  // Web sites and buckets as files: run by the command line, and for the server in a process of its own.
+  "gateway/sources": ["gateway/base"],
+  "gateway/corpus/sources": [
+    "places",
+    "db",
+    "gateway/base",
+    "gateway/background",
+    "gateway/corpus/base",
+    "gateway/corpus/files",
+    "gateway/corpus/ingest",
+    "gateway/client/lines.ts",
+    "gateway/sources",
+  ],
   "gateway/corpus": ["db", "gateway/corpus"],
   "gateway/query": [],
   "gateway/query/rules": ["gateway/query"],
@@ -302,8 +315,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/http/transport/answer-schemas.ts",
     "gateway/query",
     "gateway/settings/dev-access.ts",
+    "gateway/sources",
   ],
-  "gateway/cli/sources": ["gateway/cli/support"],
   // A question about a file on the caller's disk needs its text, read as uploads are.
   "gateway/cli/commands": [
     "db/backup.ts",
@@ -316,7 +329,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/settings",
     "gateway/client",
     "gateway/cli/support",
-    "gateway/cli/sources",
+    "gateway/sources",
   ],
   "gateway/cli": ["places", "gateway/cli", "package.json"],
   // The composition root: these alone wire the parts together.
@@ -353,7 +366,8 @@ export const ownedModules: Readonly<Record<string, readonly string[]>> = {
   unpdf: ["gateway/extract"],
   mammoth: ["gateway/extract"],
   jszip: ["gateway/extract"],
-  htmlparser2: ["gateway/extract", "gateway/cli/sources"],
-  "ipaddr.js": ["gateway/cli/sources"],
-  "robots-parser": ["gateway/cli/sources"],
+  htmlparser2: ["gateway/extract", "gateway/sources"],
+  aws4fetch: ["gateway/sources"],
+  "ipaddr.js": ["gateway/sources"],
+  "robots-parser": ["gateway/sources"],
 };

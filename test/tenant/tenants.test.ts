@@ -27,6 +27,19 @@ const principal = (tenantId: TenantId | undefined, ...held: Scope[]): Principal 
 });
 const root = () => principal(undefined, ...scopes);
 
+test("what is sealed opens for whom it was sealed alone, on this server alone", () => {
+  const { sealer } = tenants;
+  const [sealed, again] = [sealer.seal("their secret", "source_a"), sealer.seal("their secret", "source_a")];
+  expect([sealer.open(sealed, "source_a"), sealed.equals(again)]).toEqual(["their secret", false]);
+  expect(sealed.includes("their secret")).toBe(false);
+  expect(() => sealer.open(sealed, "source_b")).toThrow();
+  const elsewhere = new TenantService(db, new ServerSecret(new Uint8Array(32).fill(2)));
+  expect(() => elsewhere.sealer.open(sealed, "source_a")).toThrow();
+  const broken = Buffer.from(sealed);
+  broken[broken.length - 1] = (broken.at(-1) ?? 0) ^ 1;
+  expect(() => sealer.open(broken, "source_a")).toThrow();
+});
+
 describe("API keys", () => {
   test("are shown once, stored as a hash, and stand for tenant and scopes", () => {
     const { id } = tenants.create("acme");

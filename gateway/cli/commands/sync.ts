@@ -2,30 +2,24 @@
 import { mkdtempSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { defaultLabel, gatherFolder, gatherRemote, isRemote } from "../sources/gather.ts";
-import { FetchError } from "../sources/public-fetch.ts";
+import { defaultLabel, gatherFolder, gatherRemote, isRemote, isS3 } from "../../sources/gather.ts";
+import { FetchError } from "../../sources/public-fetch.ts";
+import { type LocalFile, labelOf, planSync, type StoredFile, type SyncPlan } from "../../sources/sync-plan.ts";
+import { countsOf, countsText, type FileFields, isChange, runSync, type StoreFiles } from "../../sources/sync-run.ts";
 import { type HttpClient, HttpError } from "../support/client.ts";
 import { type Command, CommandError, type CommandInput, serverFlags, UsageError } from "../support/command.ts";
 import { connect } from "../support/connect.ts";
 import { addFile, listAll, type VectorStore, type VectorStoreFile, waitForFile } from "../support/operations.ts";
 import { Progress } from "../support/progress.ts";
-import {
-  type FileWork,
-  type LocalFile,
-  labelAttribute,
-  labelOf,
-  planSync,
-  type SyncPlan,
-} from "../support/sync-plan.ts";
+import { s3AccessOf, s3Flags } from "../support/s3-keys.ts";
 import { listFiles } from "./ingest.ts";
 
-/** Files that are uploaded and ingested at the same time. */
-const filesAtOnce = 4;
 /** Bytes of one web site, and milliseconds for reading it. */
 const maxWebBytes = 1024 * 1024 * 1024;
 const maxWebMs = 1_800_000;
-/** Waits between tries of a call that the server refuses for now, in ms. */
-const retryDelaysMs = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000];
+/** Objects of one bucket, and bytes of them. */
+const maxObjects = 100_000;
+const maxObjectBytes = 4 * 1024 * 1024 * 1024;
 
 const passingCodes: ReadonlySet<string> = new Set(["rate_limited", "concurrency_limited", "overloaded", "not_ready"]);
 
@@ -48,7 +42,7 @@ export const syncCommand: Command = {
       type: "boolean",
       description: "Also read web pages at private addresses, such as an intranet's.",
     },
-    endpoint: { type: "string", value: "URL", env: "S3_ENDPOINT", description: "S3 server other than Amazon's." },
+    ...s3Flags,
   },
   async run(input) {
     const sources = sourcesOf(input);
@@ -57,11 +51,10 @@ export const syncCommand: Command = {
     const isDry = input.isSet("dry-run");
     if (isDry && existing === undefined) throw new UsageError("--dry-run needs --store");
     const client = connect(input);
-    const pathOf = (id: string) => `/v1/vector_stores/${encodeURIComponent(id)}/files`;
-    const stored = existing === undefined ? [] : await listAll<VectorStoreFile>(client, pathOf(existing));
+    const stored = existing === undefined ? [] : await listAll<VectorStoreFile>(client, filesPathOf(existing));
     const folder = mkdtempSync(join(tmpdir(), "spangate-sync-"));
     try {
-      const { local, failed, partial } = await gatherAll(input, sources, stored, folder);
+      const { local, failed, partial } = await gatherAll(input, client, sources, stored, folder);
       if (local.length === 0 && !input.isSet("allow-empty")) {
         const where = input.positionals.join(", ");
         throw new CommandError(`there is no file in ${where}; pass --allow-empty if that is meant`);
@@ -71,7 +64,12 @@ export const syncCommand: Command = {
       const whole = planSync(local, stored, new Set(sources.keys()), input.isSet("mirror"));
       const plan = { ...whole, gone: whole.gone.filter((file) => !partial.has(labelOf(file) ?? "")) };
       if (isDry) printPlan(plan);
-      else await new Sync(client, storeId, failed).run(plan);
+      else {
+        const progress = new Progress("sync");
+        const onProgress = (done: number, total: number, name?: string) => progress.update(done, total, name);
+        await runSync(new RemoteStore(client, storeId), plan, { failed, onProgress });
+        progress.finish();
+      }
       for (const [path, reason] of failed) console.error(`${path}: ${reason}`);
       for (const label of partial) console.error(`${label} was not read whole, so nothing of it is taken out`);
       printSummary(plan, failed, isDry);
@@ -105,6 +103,7 @@ function sourcesOf(input: CommandInput): ReadonlyMap<string, string> {
 /** What all sources hold. `partial` has the labels of those that could not be read whole. */
 async function gatherAll(
   input: CommandInput,
+  client: HttpClient,
   sources: ReadonlyMap<string, string>,
   stored: readonly VectorStoreFile[],
   folder: string,
@@ -115,6 +114,8 @@ async function gatherAll(
     ...{ maxTotalBytes: maxWebBytes, maxMs: maxWebMs },
     ...(input.isSet("allow-private") && { isAllowed: () => true }),
   };
+  const readStored = async (id: string): Promise<Uint8Array> =>
+    await (await client.send({ method: "GET", path: `/v1/files/${id}/content` })).bytes();
   const local: LocalFile[] = [];
   const failed = new Map<string, string>();
   const partial = new Set<string>();
@@ -123,7 +124,17 @@ async function gatherAll(
     const listed = isRemote(source) ? [] : listFiles([source]).map((file) => ({ ...file, label }));
     const onProgress = (done: number, name: string) => progress.update(done, Math.max(listed.length, done + 1), name);
     const own = mkdtempSync(join(folder, "source-"));
-    const options = { ...{ folder: own, web, onProgress }, s3Endpoint: input.text("endpoint") };
+    // Whoever names a bucket's server may reach it, private or not; pages lead where their authors want.
+    const bounds = isS3(source) ? { ...web, isAllowed: () => true } : web;
+    const options = {
+      folder: own,
+      web: bounds,
+      s3: s3AccessOf(input),
+      maxObjects,
+      maxObjectBytes,
+      readStored,
+      onProgress,
+    };
     const gathered = await (isRemote(source)
       ? gatherRemote(label, source, stored, options).catch(refuse)
       : gatherFolder(listed, onProgress));
@@ -139,107 +150,52 @@ function refuse(error: unknown): never {
   throw error instanceof FetchError ? new CommandError(error.message) : error;
 }
 
-/**
- * Does what a plan says, in an order that is safe to cut off at any point: a file's newest version is attached and
- * ingested before its older ones are detached, and files that are gone are detached last, so that a renamed file is
- * never missing.
- */
-class Sync {
+/** A vector store over HTTP. */
+class RemoteStore implements StoreFiles {
   readonly #client: HttpClient;
-  readonly #filesPath: string;
   readonly #storeId: string;
-  /** Why files failed, by their path. */
-  readonly #failed: Map<string, string>;
+  readonly #filesPath: string;
 
-  constructor(client: HttpClient, storeId: string, failed: Map<string, string>) {
+  constructor(client: HttpClient, storeId: string) {
     this.#client = client;
     this.#storeId = storeId;
-    this.#filesPath = `/v1/vector_stores/${encodeURIComponent(storeId)}/files`;
-    this.#failed = failed;
+    this.#filesPath = filesPathOf(storeId);
   }
 
-  async run({ work, unlabelled, gone }: SyncPlan): Promise<void> {
-    for (const { stored, label } of unlabelled) {
-      const attributes = { ...stored.attributes, [labelAttribute]: label };
-      await this.#try(stored.spangate?.filename ?? stored.id, () =>
-        this.#client.json("POST", `${this.#filesPath}/${stored.id}`, { attributes }),
-      );
-    }
-    const progress = new Progress("sync");
-    const waiting = work.values();
-    let done = 0;
-    const worker = async (): Promise<void> => {
-      for (const one of waiting) {
-        progress.update(done, work.length, one.file.name);
-        await this.#try(one.file.path, () => this.#bring(one));
-        done += 1;
-      }
-    };
-    await Promise.all(Array.from({ length: filesAtOnce }, worker));
-    for (const stored of gone) {
-      await this.#try(stored.spangate?.filename ?? stored.id, () => this.#detach(stored));
-    }
-    progress.update(work.length, work.length);
-    progress.finish();
+  setAttributes(id: string, attributes: StoredFile["attributes"]): Promise<unknown> {
+    return this.#client.json("POST", `${this.#filesPath}/${id}`, { attributes });
   }
 
-  /** Brings a file's newest version into the store, then takes the older ones out. */
-  async #bring({ file, present, older }: FileWork): Promise<void> {
-    if (present?.status !== "completed") {
-      const { attributes, chunking_strategy } = present ?? older.at(0) ?? {};
-      const fields = {
-        attributes: { ...attributes, ...file.attributes, [labelAttribute]: file.label },
-        ...(chunking_strategy && { chunking_strategy }),
-      };
-      const id = await retried(() => this.#attach(file, present, fields));
-      await waitForFile(this.#client, this.#storeId, id);
-    }
-    for (const stored of older) await this.#detach(stored);
+  add(file: LocalFile, fields: FileFields): Promise<string> {
+    return addFile(this.#client, this.#storeId, file.name, Bun.file(file.bytesAt ?? file.path), fields);
   }
 
-  async #attach(file: LocalFile, present: VectorStoreFile | undefined, fields: object): Promise<string> {
-    if (present === undefined) {
-      return await addFile(this.#client, this.#storeId, file.name, Bun.file(file.path), fields);
-    }
-    // The server has the bytes. A file whose ingestion failed is tried again, because its reason may have passed.
-    await this.#client.json("POST", this.#filesPath, { file_id: present.id, ...fields });
-    return present.id;
+  addAgain(id: string, fields: FileFields): Promise<unknown> {
+    return this.#client.json("POST", this.#filesPath, { file_id: id, ...fields });
   }
 
-  /** What a sync uploaded is deleted once no vector store has it; other uploads stay. */
-  async #detach(stored: VectorStoreFile): Promise<void> {
-    const which = stored.attributes[labelAttribute] === undefined ? "never" : "unused";
-    const call = { method: "DELETE", path: `${this.#filesPath}/${stored.id}?delete_file=${which}` };
-    await retried(() => this.#client.send(call)).catch((error: unknown) => {
+  ingested(id: string): Promise<void> {
+    return waitForFile(this.#client, this.#storeId, id);
+  }
+
+  async detach(id: string, isOurs: boolean): Promise<void> {
+    const path = `${this.#filesPath}/${id}?delete_file=${isOurs ? "unused" : "never"}`;
+    await this.#client.send({ method: "DELETE", path }).catch((error: unknown) => {
       // Somebody else was faster.
       if (!(error instanceof HttpError && error.status === 404)) throw error;
     });
   }
 
-  async #try(path: string, work: () => Promise<unknown>): Promise<void> {
-    try {
-      await work();
-    } catch (error) {
-      this.#failed.set(path, error instanceof Error ? error.message : String(error));
-    }
+  isPassing(error: unknown): boolean {
+    return error instanceof HttpError && passingCodes.has(error.code);
+  }
+
+  reasonOf(error: unknown): string {
+    return error instanceof Error ? error.message : String(error);
   }
 }
 
-/** Repeats a call that the server refuses for now: over a limit, or starting. */
-async function retried<Answer>(call: () => Promise<Answer>): Promise<Answer> {
-  for (const delayMs of retryDelaysMs) {
-    try {
-      return await call();
-    } catch (error) {
-      const isPassing = error instanceof HttpError && passingCodes.has(error.code);
-      if (!isPassing) throw error;
-      await Bun.sleep(delayMs);
-    }
-  }
-  return await call();
-}
-
-const isChange = ({ older }: FileWork): boolean => older.length > 0;
+const filesPathOf = (storeId: string): string => `/v1/vector_stores/${encodeURIComponent(storeId)}/files`;
 
 function printPlan({ work, gone }: SyncPlan): void {
   for (const one of work) console.log(`${isChange(one) ? "change" : "add"} ${one.file.name}`);
@@ -247,16 +203,9 @@ function printPlan({ work, gone }: SyncPlan): void {
   for (const name of names.sort()) console.log(`remove ${name}`);
 }
 
-function printSummary(
-  { work, gone, unchanged, others }: SyncPlan,
-  failed: ReadonlyMap<string, string>,
-  isDry: boolean,
-): void {
-  const done = work.filter(({ file }) => !failed.has(file.path));
-  const changed = done.filter(isChange).length;
-  const removed = gone.filter(({ id, spangate }) => !failed.has(spangate?.filename ?? id)).length;
-  const counts = `${done.length - changed} added, ${changed} changed, ${removed} removed, ${unchanged.length} unchanged`;
-  console.log(`${isDry ? "would be: " : ""}${counts}, ${failed.size} failed`);
+function printSummary(plan: SyncPlan, failed: ReadonlyMap<string, string>, isDry: boolean): void {
+  const { others } = plan;
+  console.log(`${isDry ? "would be: " : ""}${countsText(countsOf(plan, failed))}`);
   if (others.length > 0) {
     console.error(`${others.length} files of the store came there in another way and stay; --mirror takes them out`);
   }

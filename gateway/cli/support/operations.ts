@@ -6,6 +6,7 @@ import type {
   apiKeyAnswer,
   jobAnswer,
   mintedKeyAnswer,
+  sourceAnswer,
   tenantAnswer,
   tenantLimitsAnswer,
   usageDayAnswer,
@@ -22,6 +23,7 @@ export type TenantLimits = z.infer<typeof tenantLimitsAnswer>;
 export type VectorStore = z.infer<typeof vectorStoreAnswer>;
 export type VectorStoreFile = z.infer<typeof vectorStoreFileAnswer>;
 export type UsageDay = z.infer<typeof usageDayAnswer>;
+export type Source = z.infer<typeof sourceAnswer>;
 export type PrepareJob = z.infer<typeof jobAnswer>;
 
 /** What chat completions report beside their text. */

@@ -50,6 +50,22 @@ export const corpusLimits = {
   maxCorporaPerTenant: 1_000,
   /** Files of one tenant that wait for ingestion. */
   maxPendingFilesPerTenant: 10_000,
+  maxSourcesPerTenant: 100,
+  /** How often a source may be read by itself, in minutes: every quarter of an hour to every 30 days. */
+  minSourceMinutes: 15,
+  maxSourceMinutes: 43_200,
+  maxSourceUrlChars: 2_048,
+  /** Pages of a web site or objects of a bucket, and links from the first page on. */
+  maxSourceFiles: 10_000,
+  defaultSourcePages: 1_000,
+  maxSourceDepth: 100,
+  defaultSourceDepth: 8,
+  /** Bytes that one run reads of a source, and milliseconds for it. The next run goes on. */
+  maxSourceBytes: 512 * 1024 * 1024,
+  maxSourceMs: 600_000,
+  /** Files that a run's outcome names with the reason why they failed. */
+  maxSourceFailures: 20,
+  maxFailureChars: 512,
   maxOpenJobsPerTenant: 100,
   maxPinsPerTenant: 10_000,
   /** The most files that one call may name. */

@@ -114,6 +114,14 @@ export interface Reranker {
   rerank(query: string, texts: readonly string[], onTokens?: (count: number) => void): Promise<readonly number[]>;
 }
 
+/** Keeps others' secrets in the database. */
+export interface SealerPort {
+  /** @param owner the id of what the text belongs to */
+  seal(text: string, owner: string): Buffer;
+  /** @throws Error when it was sealed for another */
+  open(sealed: Uint8Array, owner: string): string;
+}
+
 export interface CorpusDeps {
   readonly db: Db;
   readonly storage: StoragePort;
@@ -121,6 +129,9 @@ export interface CorpusDeps {
   readonly dataDir: string;
   readonly tokenizer: Tokenizer;
   readonly corpusSalt: CorpusSaltOf;
+  readonly sealer: SealerPort;
+  /** Networks that sources may be read from beside the public internet, in CIDR notation. */
+  readonly sourceNetworks?: readonly string[];
   readonly spans: SpanPort;
   /** Absent: fragments are found by their words only. */
   readonly embedder?: Embedder;

@@ -165,6 +165,40 @@ export const jobAnswer = z.strictObject({
   finished_at: seconds.nullable(),
 });
 
+export const sourceAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("vector_store.source"),
+  vector_store_id: z.string(),
+  url: z.string(),
+  name: z.string().describe("The attribute synced_from of its files."),
+  interval_minutes: z.int().nullable().describe("null: it is read when it is asked to."),
+  max_pages: z.int(),
+  max_depth: z.int(),
+  s3: z
+    .strictObject({ endpoint: z.string().nullable(), region: z.string().nullable(), access_key_id: z.string() })
+    .nullable()
+    .describe("The secret key is never given back."),
+  status: z.enum(["idle", "queued", "in_progress"]),
+  next_run_at: seconds.nullable(),
+  last_run: z
+    .strictObject({
+      started_at: seconds,
+      ended_at: seconds,
+      added: count,
+      changed: count,
+      removed: count,
+      unchanged: count,
+      failed: count,
+      is_whole: z.boolean().describe("false: files may be missing that the source still has, so none was taken out."),
+      failures: z
+        .array(z.strictObject({ path: z.string(), reason: z.string() }))
+        .describe("Some of what failed, by URL or name."),
+      error: z.string().nullable().describe("Why the source as a whole could not be read."),
+    })
+    .nullable(),
+  created_at: seconds,
+});
+
 export const modelAnswer = z.strictObject({
   id: z.string(),
   object: z.literal("model"),

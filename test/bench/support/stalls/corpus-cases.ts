@@ -27,6 +27,8 @@ const filters = {
 const searchCase = (name: string, body: object): StallCase =>
   jsonCase("POST /v1/vector_stores/{vector_store_id}/search", name, () => ({ max_num_results: 50, ...body }));
 
+const sourcesPath = ({ ids }: StallWorld): string => `/admin/v1/vector_stores/${ids.vector_store_id}/sources`;
+
 /** What a case deletes or changes is made anew for each round. */
 async function freshStore({ hostile, ids }: StallWorld, files: readonly string[], chunkTokens: number): Promise<void> {
   ids.fresh_store_id = await makeStore(hostile.client, files, chunkTokens);
@@ -180,6 +182,23 @@ export const corpusCases: readonly StallCase[] = [
   plainCase("GET /admin/v1/jobs/{job_id}", "one"),
   plainCase("GET /admin/v1/jobs/{job_id}/events", "of an ended one"),
   jsonCase("POST /admin/v1/jobs/{job_id}/cancel", "an ended one", () => ({})),
+  freshCase("POST /admin/v1/vector_stores/{vector_store_id}/sources", "of the largest size", async (world) => {
+    const url = `http://127.0.0.1:1/${crypto.randomUUID()}/${"a".repeat(1_900)}`;
+    const { id: sourceId } = await world.hostile.client.json<{ id: string }>("POST", sourcesPath(world), {
+      ...{ url: `${url}/removed/`, name: crypto.randomUUID() },
+    });
+    await world.hostile.client.json("DELETE", `/admin/v1/sources/${sourceId}`);
+    const name = `${crypto.randomUUID()} ${prose(400, 1)}`.slice(0, 500);
+    return { path: sourcesPath(world), ...json({ url, name }) };
+  }),
+  plainCase("GET /admin/v1/vector_stores/{vector_store_id}/sources", "90 of them", "?limit=100"),
+  plainCase("GET /admin/v1/sources/{source_id}", "one"),
+  jsonCase("POST /admin/v1/sources/{source_id}/run", "300 pages, all of them changed", () => ({}), { afterMs: 8_000 }),
+  freshCase("DELETE /admin/v1/sources/{source_id}", "one", async (world) => {
+    const source = { url: "http://127.0.0.1:1/", name: crypto.randomUUID() };
+    const { id } = await world.hostile.client.json<{ id: string }>("POST", sourcesPath(world), source);
+    return `/admin/v1/sources/${id}`;
+  }),
   plainCase("GET /admin/v1/vector_stores/{vector_store_id}/fragments", "100 small ones", "?limit=100"),
   {
     route: "GET /admin/v1/vector_stores/{vector_store_id}/fragments",

@@ -25,6 +25,7 @@ export interface StallWorld extends AsyncDisposable {
 }
 
 const hostileScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];
+const sitePages = 300;
 const [fragmentStores, looseFiles, keptResponses, keyCount] = [4, 200, 8, 200];
 
 /** A file of text, uploaded. @returns its id */
@@ -81,8 +82,28 @@ async function hostileTenant({ admin, url }: TestServer): Promise<TestTenant> {
   return { id, apiKey: key, client: new HttpClient({ url, apiKey: key }) };
 }
 
+/** A web site of many pages, each of which is new whenever it is asked for. */
+function openSite() {
+  return Bun.serve({
+    ...{ hostname: "127.0.0.1", port: 0 },
+    fetch(request) {
+      const { pathname, origin } = new URL(request.url);
+      if (pathname === "/robots.txt") return new Response("", { status: 404 });
+      if (pathname !== "/sitemap.xml") {
+        return new Response(`${prose(2_000, 5)} ${crypto.randomUUID()}`, { headers: { "content-type": "text/plain" } });
+      }
+      const urls = times(sitePages, (at) => `<url><loc>${origin}/${at}.txt</loc></url>`);
+      return new Response(`<urlset>${urls.join("")}</urlset>`);
+    },
+  });
+}
+
 export async function openStallWorld(say: (line: string) => void): Promise<StallWorld> {
-  const server = await startTestServer();
+  const server = await startTestServer({ env: { SPANGATE_SOURCE_NETWORKS: "127.0.0.1/32" } });
+  const site = openSite();
+  const dispose = async (): Promise<void> => {
+    await Promise.all([site.stop(true), server[Symbol.asyncDispose]()]);
+  };
   try {
     const { model } = server;
     const [hostile, other] = [await hostileTenant(server), await server.tenant("other")];
@@ -108,14 +129,13 @@ export async function openStallWorld(say: (line: string) => void): Promise<Stall
       });
     }
     const ids = {
-      ...(await objectIds(server, hostile, storeIds, fileIds)),
+      ...(await objectIds(server, hostile, storeIds, fileIds, `http://127.0.0.1:${site.port}/sitemap.xml`)),
       response_id: responseIds.at(-1) ?? "",
       id: model,
     };
-    const dispose = () => server[Symbol.asyncDispose]();
     return { server, model, hostile, other, ids, storeIds, fileIds, responseIds, [Symbol.asyncDispose]: dispose };
   } catch (error) {
-    await server[Symbol.asyncDispose]();
+    await dispose();
     throw error;
   }
 }
@@ -142,6 +162,7 @@ async function objectIds(
   { id: hostileId, client }: TestTenant,
   storeIds: readonly string[],
   fileIds: readonly string[],
+  siteUrl: string,
 ): Promise<Ids> {
   const made = async (path: string, body?: unknown): Promise<string> =>
     (await client.json<{ id: string }>("POST", path, body)).id;
@@ -155,6 +176,12 @@ async function objectIds(
   const batchId = await made(`/v1/vector_stores/${vectorStoreId}/file_batches`, { file_ids: fileIds.slice(0, 100) });
   const jobId = await made(`/admin/v1/vector_stores/${storeIds[0]}/prepare`, {});
   await client.json("POST", `/admin/v1/jobs/${jobId}/cancel`, {});
+  for (let at = 0; at < 90; at++) {
+    const source = { url: `http://127.0.0.1:1/${at}/`, name: `${at} ${prose(400, at)}`.slice(0, 500) };
+    await made(`/admin/v1/vector_stores/${vectorStoreId}/sources`, source);
+  }
+  const siteStoreId = await made("/v1/vector_stores", { name: "site" });
+  const siteId = await made(`/admin/v1/vector_stores/${siteStoreId}/sources`, { url: siteUrl, max_pages: 10_000 });
   const uploadId = await made("/v1/uploads", {
     bytes: 8,
     filename: "a.txt",
@@ -171,6 +198,7 @@ async function objectIds(
     fragment_id: fragment.id,
     batch_id: batchId,
     job_id: jobId,
+    source_id: siteId,
     upload_id: uploadId,
     tenant_id: hostileId,
     spare_tenant_id: spareTenantId,

@@ -2,11 +2,10 @@
 import { createReadStream } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { basename, join, resolve } from "node:path";
-import type { VectorStoreFile } from "../support/operations.ts";
-import { type LocalFile, labelOf } from "../support/sync-plan.ts";
 import { FetchError } from "./public-fetch.ts";
-import { S3Store, s3SourceOf } from "./s3.ts";
-import { crawl, folderOf, type WebBounds } from "./web.ts";
+import { type S3Access, S3Store, s3SourceOf } from "./s3.ts";
+import { type LocalFile, labelOf, type StoredFile } from "./sync-plan.ts";
+import { crawl, folderOf, type KnownPage, type WebBounds } from "./web.ts";
 
 export interface Gathered {
   readonly files: readonly LocalFile[];
@@ -16,108 +15,121 @@ export interface Gathered {
   readonly isWhole: boolean;
 }
 
+/** What files of a web site or a bucket are compared with, and read by. */
 export interface RemoteOptions {
   /** An empty folder for what is fetched. */
   readonly folder: string;
   readonly web: WebBounds;
-  readonly s3Endpoint: string | undefined;
+  /** Absent: S3 cannot be read. */
+  readonly s3: S3Access | undefined;
+  readonly maxObjects: number;
+  /** Bytes of objects that one run reads; the next one, which knows what these were, goes on. */
+  readonly maxObjectBytes: number;
+  /** The bytes of a file that the store has. */
+  readonly readStored: (id: string) => Promise<Uint8Array>;
   readonly onProgress: (done: number, name: string) => void;
 }
 
 /** What a source is called unless a name is given: a folder's name, what a web site's pages are below, a bucket's URL. */
 export function defaultLabel(source: string): string {
   if (!isRemote(source)) return basename(resolve(source));
-  return /^s3:/i.test(source) || !URL.canParse(source) ? source : folderOf(new URL(source));
+  return isS3(source) || !URL.canParse(source) ? source : folderOf(new URL(source));
 }
 
 export const isRemote = (source: string): boolean => /^(?:https?|s3):\/\//i.test(source);
 
-const maxObjects = 100_000;
-/** Bytes of objects that one run reads; the next one, which knows what these were, goes on. */
-const maxObjectBytes = 4 * 1024 * 1024 * 1024;
 /** What the server takes of one file. */
 const maxFileBytes = 32 * 1024 * 1024;
 /** Values of attributes are not longer. */
 const maxAttributeChars = 512;
 
-/** @throws FetchError when the source as a whole cannot be read */
+/**
+ * @param stored the store's files; those of other sources do not count
+ * @throws FetchError when the source as a whole cannot be read
+ */
 export async function gatherRemote(
   label: string,
   source: string,
-  stored: readonly VectorStoreFile[],
+  stored: readonly StoredFile[],
   options: RemoteOptions,
 ): Promise<Gathered> {
-  const versions = new Map(
-    stored.filter((file) => labelOf(file) === label).map((file) => [file.spangate?.filename ?? "", file]),
-  );
-  const gather = /^s3:/i.test(source) ? gatherS3 : gatherWeb;
-  return await gather(label, source, new Versions(versions), options);
+  const own = stored.filter((file) => labelOf(file) === label);
+  const known = new Map(own.flatMap((file) => knownOf(file, options.readStored)));
+  const gather = isS3(source) ? gatherS3 : gatherWeb;
+  return await gather(label, source, known, options);
 }
 
-/** What the store says of the versions that it has. */
-class Versions {
-  readonly #byName: ReadonlyMap<string, VectorStoreFile>;
+export const isS3 = (source: string): boolean => /^s3:/i.test(source);
 
-  constructor(byName: ReadonlyMap<string, VectorStoreFile>) {
-    this.#byName = byName;
-  }
-
-  etag(name: string): string | undefined {
-    const etag = this.#byName.get(name)?.attributes.etag;
-    return typeof etag === "string" ? etag : undefined;
-  }
-
-  sha256(name: string): string | undefined {
-    return this.#byName.get(name)?.spangate?.sha256;
-  }
+interface Known extends KnownPage {
+  readonly sha256: string;
 }
 
-async function gatherWeb(label: string, source: string, versions: Versions, options: RemoteOptions): Promise<Gathered> {
+/** By its URL. A file without one, or whose upload is gone, is read anew. */
+function knownOf(
+  { id, attributes, spangate }: StoredFile,
+  read: RemoteOptions["readStored"],
+): readonly (readonly [string, Known])[] {
+  const { source_url: url, etag, last_modified: lastModified } = attributes;
+  if (typeof url !== "string" || spangate === undefined) return [];
+  const text = (value: unknown): string | undefined => (typeof value === "string" ? value : undefined);
+  const { filename: name, sha256 } = spangate;
+  return [[url, { name, sha256, etag: text(etag), lastModified: text(lastModified), read: () => read(id) }]];
+}
+
+type KnownFiles = ReadonlyMap<string, Known>;
+
+async function gatherWeb(label: string, source: string, known: KnownFiles, options: RemoteOptions): Promise<Gathered> {
   const files = new Map<string, LocalFile>();
   const failed = new Map<string, string>();
   let isWhole = true;
+  let kept = 0;
   if (!URL.canParse(source)) throw new FetchError(`${source} is no URL`);
-  for await (const page of crawl(new URL(source), options.web, (name) => versions.etag(name))) {
+  for await (const page of crawl(new URL(source), options.web, (url) => known.get(url))) {
     if ("reason" in page) {
       failed.set(page.url, page.reason);
       isWhole &&= !page.isPassing;
       continue;
     }
-    const { name, url, etag, bytes } = page;
+    const { name, url, etag, lastModified, bytes } = page;
     options.onProgress(files.size, name);
-    const facts = attributesOf({ source_url: url, etag });
-    if (bytes !== undefined) files.set(name, await keep(options.folder, files.size, { label, name }, bytes, facts));
-    else files.set(name, { ...{ label, name, path: url, sha256: versions.sha256(name) }, attributes: facts });
+    const attributes = attributesOf({ source_url: url, etag, last_modified: lastModified });
+    const file = { label, name, path: url, attributes };
+    if (bytes !== undefined) files.set(name, await keep(options.folder, kept++, file, bytes));
+    else files.set(name, { ...file, sha256: known.get(url)?.sha256 });
   }
   return { files: [...files.values()], failed, isWhole };
 }
 
-async function gatherS3(label: string, source: string, versions: Versions, options: RemoteOptions): Promise<Gathered> {
+async function gatherS3(label: string, source: string, known: KnownFiles, options: RemoteOptions): Promise<Gathered> {
   const place = s3SourceOf(source);
-  const store = new S3Store(place, options.s3Endpoint);
+  if (options.s3 === undefined) throw new FetchError("set S3_ACCESS_KEY_ID and S3_SECRET_ACCESS_KEY");
+  const store = new S3Store(place, options.s3, options.web);
   const files: LocalFile[] = [];
   const failed = new Map<string, string>();
+  const endMs = performance.now() + options.web.maxMs;
   let byteCount = 0;
-  for (const object of await store.list(maxObjects)) {
+  for (const object of await store.list(options.maxObjects)) {
     const { key, etag } = object;
     const name = `${place.bucket}/${key}`;
     const url = `s3://${name}`;
     options.onProgress(files.length, name);
-    const facts = attributesOf({ source_url: url, etag });
-    const sha256 = etag !== undefined && versions.etag(name) === etag ? versions.sha256(name) : undefined;
-    const unread: LocalFile = { ...{ label, name, path: url, sha256 }, attributes: facts };
+    const before = known.get(url);
+    const sha256 = etag !== undefined && before?.etag === etag ? before.sha256 : undefined;
+    const file = { label, name, path: url, attributes: attributesOf({ source_url: url, etag }) };
     try {
       const isKnown = sha256 !== undefined;
       if (object.bytes > maxFileBytes) throw new FetchError(`it has more than ${maxFileBytes} bytes`);
       byteCount += isKnown ? 0 : object.bytes;
-      if (byteCount > maxObjectBytes) throw new FetchError("this run has read as much as one may; run it again");
+      const isOver = byteCount > options.maxObjectBytes || (!isKnown && performance.now() > endMs);
+      if (isOver) throw new FetchError("this run has read as much as one may; run it again");
       files.push(
-        isKnown ? unread : await keep(options.folder, files.length, { label, name }, await store.read(object), facts),
+        isKnown ? { ...file, sha256 } : await keep(options.folder, files.length, file, await store.read(object)),
       );
     } catch (error) {
       if (!(error instanceof FetchError)) throw error;
       failed.set(url, error.message);
-      files.push(unread);
+      files.push({ ...file, sha256: undefined });
     }
   }
   return { files, failed, isWhole: true };
@@ -127,14 +139,13 @@ async function gatherS3(label: string, source: string, versions: Versions, optio
 async function keep(
   folder: string,
   number: number,
-  file: Pick<LocalFile, "label" | "name">,
+  file: Omit<LocalFile, "sha256">,
   bytes: Uint8Array,
-  attributes: Readonly<Record<string, string>>,
 ): Promise<LocalFile> {
   const end = /\.[a-z0-9]{1,10}$/i.exec(file.name)?.[0] ?? "";
-  const path = join(folder, `${number}${end}`);
-  await writeFile(path, bytes);
-  return { ...file, path, sha256: new Bun.CryptoHasher("sha256").update(bytes).digest("hex"), attributes };
+  const bytesAt = join(folder, `${number}${end}`);
+  await writeFile(bytesAt, bytes);
+  return { ...file, bytesAt, sha256: new Bun.CryptoHasher("sha256").update(bytes).digest("hex") };
 }
 
 function attributesOf(facts: Readonly<Record<string, string | undefined>>): Readonly<Record<string, string>> {

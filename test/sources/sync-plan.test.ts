@@ -1,8 +1,7 @@
 /** What a sync does, by what the folders and the store hold. */
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import type { VectorStoreFile } from "../../../gateway/cli/support/operations.ts";
-import { type LocalFile, labelOf, planSync, type SyncPlan } from "../../../gateway/cli/support/sync-plan.ts";
+import { type LocalFile, labelOf, planSync, type StoredFile, type SyncPlan } from "../../gateway/sources/sync-plan.ts";
 
 const local = (name: string, sha256: string | undefined, label = "docs"): LocalFile => ({
   ...{ label, name, path: `${label}/${name}`, sha256 },
@@ -12,25 +11,23 @@ const stored = (
   name: string,
   sha256: string,
   label: string | undefined = "docs",
-  status: VectorStoreFile["status"] = "completed",
-): VectorStoreFile => ({
-  ...{ id: `${name}@${sha256}`, object: "vector_store.file", created_at: 0, vector_store_id: "vs", status },
-  ...{ last_error: null, usage_bytes: 1, attributes: label === undefined ? {} : { synced_from: label } },
-  chunking_strategy: { type: "static", static: { max_chunk_size_tokens: 256, chunk_overlap_tokens: 0 } },
-  spangate: { filename: name, bytes: 1, sha256 },
+  status: StoredFile["status"] = "completed",
+): StoredFile => ({
+  ...{ id: `${name}@${sha256}`, status, attributes: label === undefined ? {} : { synced_from: label } },
+  spangate: { filename: name, sha256 },
 });
 
-const ids = (files: readonly VectorStoreFile[]) => files.map(({ id }) => id);
-const shown = ({ work, unchanged, unlabelled, gone, others }: SyncPlan) => ({
+const ids = (files: readonly StoredFile[]) => files.map(({ id }) => id);
+const shown = ({ work, unchanged, relabelled, gone, others }: SyncPlan) => ({
   work: work.map(({ file, present, older }) => [file.name, present?.id, ids(older)]),
   unchanged: unchanged.map(({ name }) => name),
-  unlabelled: unlabelled.map((one) => [one.stored.id, one.label]),
+  relabelled: relabelled.map((one) => [one.stored.id, one.attributes.synced_from]),
   gone: ids(gone),
   others: ids(others),
 });
-const planned = (files: readonly LocalFile[], store: readonly VectorStoreFile[], mirror = false) =>
+const planned = (files: readonly LocalFile[], store: readonly StoredFile[], mirror = false) =>
   shown(planSync(files, store, new Set(["docs"]), mirror));
-const nothing = { work: [], unchanged: [], unlabelled: [], gone: [], others: [] };
+const nothing = { work: [], unchanged: [], relabelled: [], gone: [], others: [] };
 
 test("new, changed, unchanged and removed files", () => {
   const store = [stored("b", "1"), stored("c", "1"), stored("d", "1")];
@@ -65,7 +62,7 @@ test("files that came in another way: an older version is replaced, the same one
   const store = [stored("a", "1", ""), stored("b", "1", ""), stored("c", "1", ""), stored("a", "9", "notes")];
   const files = store.map((file) => (labelOf(file) === "" ? { ...file, attributes: {} } : file));
   const both = [local("a", "2"), local("b", "1")];
-  const plan = { ...nothing, work: [["a", undefined, ["a@1"]]], unchanged: ["b"], unlabelled: [["b@1", "docs"]] };
+  const plan = { ...nothing, work: [["a", undefined, ["a@1"]]], unchanged: ["b"], relabelled: [["b@1", "docs"]] };
   expect(planned(both, files)).toEqual({ ...plan, others: ["c@1", "a@9"] } as never);
   expect(planned(both, files, true)).toEqual({ ...plan, gone: ["c@1", "a@9"] } as never);
 });
@@ -76,7 +73,18 @@ test("one file of two folders: it stays while one of them has it, under that one
   const both = plan([local("LICENSE", "1", "docs"), local("LICENSE", "1", "notes")]);
   expect(both).toEqual({ ...nothing, unchanged: ["LICENSE", "LICENSE"] });
   const one = plan([local("LICENSE", "1", "notes")]);
-  expect(one).toEqual({ ...nothing, unchanged: ["LICENSE"], unlabelled: [["LICENSE@1", "notes"]] });
+  expect(one).toEqual({ ...nothing, unchanged: ["LICENSE"], relabelled: [["LICENSE@1", "notes"]] });
+});
+
+test("what is told anew of the same bytes is noted, and another folder's file is let alone", () => {
+  const file = stored("a", "1");
+  const old = { ...file, attributes: { ...file.attributes, own: 7, etag: "old" } };
+  const told = { ...local("a", "1"), attributes: { etag: "new" } };
+  const { relabelled, unchanged } = planSync([told], [old], new Set(["docs"]), false);
+  expect(relabelled).toEqual([{ stored: old, attributes: { synced_from: "docs", own: 7, etag: "new" } }]);
+  expect(unchanged).toEqual([told]);
+  const others = { ...old, attributes: { ...old.attributes, synced_from: "notes" } };
+  expect(planSync([told], [others], new Set(["docs"]), false).relabelled).toEqual([]);
 });
 
 test("done in any part and planned again, the store ends as the folders are, and never lacks a version meanwhile", () => {

@@ -1,11 +1,12 @@
 /** Which addresses are fetched from, and that no answer of a name server or a site leads elsewhere. */
 import { afterAll, expect, test } from "bun:test";
 import {
+  allowing,
   FetchError,
   type FetchPolicy,
   fetchPublic,
   isPublicAddress,
-} from "../../../gateway/cli/sources/public-fetch.ts";
+} from "../../gateway/sources/public-fetch.ts";
 
 let secretReads = 0;
 const secret = Bun.serve({ hostname: "127.0.0.2", port: 0, fetch: () => new Response(`secret ${++secretReads}`) });
@@ -54,6 +55,27 @@ test("private, loopback, link-local and reserved addresses are not public, howev
   expect(refused.filter(isPublicAddress)).toEqual([]);
   const allowed = ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8"];
   expect(allowed.filter(isPublicAddress)).toEqual(allowed);
+});
+
+test("networks that are named are allowed beside the public internet, and nothing next to them", () => {
+  const may = allowing(["10.1.0.0/16", "fd00:1::/32"]);
+  expect(["10.1.2.3", "::ffff:10.1.2.3", "fd00:1::9", "8.8.8.8"].filter(may).length).toBe(4);
+  expect(["10.2.0.1", "127.0.0.1", "fd00:2::9", "fe80::1", "", "x"].filter(may)).toEqual([]);
+  expect(() => allowing(["10.1.0.0"])).toThrow();
+});
+
+test("what is sent to the first address is not sent to where it redirects", async () => {
+  const got: (string | null)[] = [];
+  using both = Bun.serve({
+    ...{ hostname: "127.0.0.1", port: 0 },
+    fetch(request) {
+      got.push(request.headers.get("authorization"));
+      const isFirst = new URL(request.url).pathname === "/from";
+      return isFirst ? new Response(null, { status: 307, headers: { location: "/to" } }) : new Response("there");
+    },
+  });
+  await fetchPublic(new URL(`http://docs.test:${both.port}/from`), policy, { headers: { authorization: "signed" } });
+  expect(got).toEqual(["signed", null]);
 });
 
 test.each([

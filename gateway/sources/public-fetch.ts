@@ -21,6 +21,16 @@ export function isPublicAddress(address: string): boolean {
   return isIP(address) !== 0 && ipaddr.process(address).range() === "unicast";
 }
 
+/** What may be fetched: the public internet, and these networks in CIDR notation. @throws Error for one that is none */
+export function allowing(networks: readonly string[]): (address: string) => boolean {
+  const ranges = networks.map((network) => ipaddr.parseCIDR(network));
+  const isWithin = (address: string): boolean => {
+    const own = ipaddr.process(address);
+    return ranges.some((range) => own.kind() === range[0].kind() && own.match(range));
+  };
+  return (address) => isPublicAddress(address) || (isIP(address) !== 0 && isWithin(address));
+}
+
 export interface FetchPolicy {
   /** Default: isPublicAddress. */
   readonly isAllowed?: (address: string) => boolean;
@@ -38,6 +48,7 @@ export interface Fetched {
   /** Without its parameters. */
   readonly mediaType: string;
   readonly etag: string | undefined;
+  readonly lastModified: string | undefined;
   readonly bytes: Uint8Array;
 }
 
@@ -48,6 +59,7 @@ const defaultMaxBytes = 32 * 1024 * 1024;
 export const userAgent = "spangate";
 
 export interface FetchRequest {
+  /** Sent to the first address alone: what signs a request, or names a page's version, is not for where it leads. */
   readonly headers?: Readonly<Record<string, string>>;
   /** Whether a redirect may be followed; default: anywhere. */
   readonly maySee?: (url: URL) => boolean;
@@ -64,14 +76,14 @@ export async function fetchPublic(
   const signal = AbortSignal.timeout(policy.timeoutMs ?? defaultTimeoutMs);
   let url = start;
   for (let redirects = 0; redirects <= maxRedirects; redirects++) {
-    const answer = await getOnce(url, policy, headers, signal);
+    const answer = await getOnce(url, policy, redirects === 0 ? headers : {}, signal);
     const { statusCode: status = 0, headers: given } = answer;
     if (status < 300 || status >= 400 || status === 304 || given.location === undefined) {
       const mediaType = given["content-type"]?.split(";")[0]?.trim().toLowerCase() ?? "";
       const isRead = status === 200 && takes(mediaType);
       const bytes = isRead ? await readAll(answer, policy.maxBytes ?? defaultMaxBytes) : new Uint8Array(0);
       if (!isRead) answer.destroy();
-      return { status, url, mediaType, etag: given.etag, bytes };
+      return { status, url, mediaType, etag: given.etag, lastModified: given["last-modified"], bytes };
     }
     answer.destroy();
     if (!URL.canParse(given.location, url.href)) throw new FetchError("it redirects to what is no URL");

@@ -1,0 +1,101 @@
+/** The objects below a prefix of an S3 bucket, over the same guarded fetch as web pages. */
+import { AwsV4Signer } from "aws4fetch";
+import { FetchError, type Fetched, type FetchPolicy, fetchPublic } from "./public-fetch.ts";
+import { readXml } from "./xml.ts";
+
+export interface S3Object {
+  readonly key: string;
+  readonly etag: string | undefined;
+  readonly bytes: number;
+}
+
+export interface S3Source {
+  readonly bucket: string;
+  readonly prefix: string;
+}
+
+export interface S3Access {
+  /** Of a server other than Amazon's. */
+  readonly endpoint?: string | undefined;
+  readonly region?: string | undefined;
+  readonly accessKeyId: string;
+  readonly secretAccessKey: string;
+  readonly sessionToken?: string | undefined;
+}
+
+const objectsPerPage = 1_000;
+const defaultRegion = "us-east-1";
+const objectMs = 120_000;
+const listFields: ReadonlySet<string> = new Set(["Key", "ETag", "Size", "IsTruncated", "NextContinuationToken"]);
+
+/** @throws FetchError unless it is s3://bucket or s3://bucket/prefix */
+export function s3SourceOf(text: string): S3Source {
+  const [, bucket, prefix = ""] = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(.*))?$/.exec(text) ?? [];
+  if (bucket === undefined) throw new FetchError(`${text} is not s3://bucket/prefix`);
+  return { bucket, prefix };
+}
+
+export class S3Store {
+  readonly #access: S3Access;
+  readonly #policy: FetchPolicy;
+  readonly #prefix: string;
+  /** The bucket's address. Its name stands in the path, as every server takes it. */
+  readonly #base: string;
+
+  constructor({ bucket, prefix }: S3Source, access: S3Access, policy: FetchPolicy) {
+    const { endpoint, region = defaultRegion } = access;
+    this.#access = access;
+    this.#policy = { timeoutMs: objectMs, ...policy };
+    this.#prefix = prefix;
+    this.#base = `${(endpoint ?? `https://s3.${region}.amazonaws.com`).replace(/\/+$/, "")}/${bucket}`;
+  }
+
+  /** @throws FetchError with the server's reason, and when there are more than `most` */
+  async list(most: number): Promise<readonly S3Object[]> {
+    const objects: S3Object[] = [];
+    for (let token: string | undefined; ; ) {
+      const query = new URLSearchParams({ "list-type": "2", "max-keys": `${objectsPerPage}`, prefix: this.#prefix });
+      if (token !== undefined) query.set("continuation-token", token);
+      const { bytes } = await this.#get(`?${query}`);
+      const { root, fields, records } = readXml(bytes, listFields);
+      if (root !== "ListBucketResult") throw new FetchError(`${this.#base} is no bucket: it answers something else`);
+      for (const { name, fields: object } of records) {
+        const key = object.get("Key") ?? "";
+        // A key that ends with a slash stands for a folder.
+        if (name !== "Contents" || key === "" || key.endsWith("/")) continue;
+        objects.push({ key, etag: object.get("ETag"), bytes: Number(object.get("Size") ?? 0) });
+      }
+      if (objects.length > most) throw new FetchError(`there are more than ${most} objects; name a longer prefix`);
+      const next = fields.get("IsTruncated") === "true" ? fields.get("NextContinuationToken") : undefined;
+      if (next === undefined || next === token) return objects;
+      token = next;
+    }
+  }
+
+  /** @throws FetchError */
+  async read({ key }: S3Object): Promise<Uint8Array> {
+    const steps = key.split("/");
+    // In a URL these would lead to another object.
+    if (steps.includes(".") || steps.includes("..")) throw new FetchError('its key has a part "." or ".."');
+    return (await this.#get(`/${steps.map(encodeURIComponent).join("/")}`)).bytes;
+  }
+
+  async #get(path: string): Promise<Fetched> {
+    const { accessKeyId, secretAccessKey, sessionToken, region = defaultRegion } = this.#access;
+    const credentials = { accessKeyId, secretAccessKey, ...(sessionToken !== undefined && { sessionToken }) };
+    const url = this.#base + path;
+    if (!URL.canParse(url)) throw new FetchError(`${url} is no URL`);
+    const signed = await new AwsV4Signer({ method: "GET", url, service: "s3", region, ...credentials }).sign();
+    const headers = Object.fromEntries([...signed.headers]);
+    const got = await fetchPublic(signed.url, this.#policy, { headers, maySee: () => false });
+    if (got.status === 200) return got;
+    throw new FetchError(reasons[got.status] ?? `the S3 server answered ${got.status}`);
+  }
+}
+
+const reasons: Readonly<Record<number, string>> = {
+  301: "the S3 server answered 301: the bucket is of another region",
+  400: "the S3 server answered 400: it may be of another region",
+  403: "the S3 server answered 403: it does not know the keys, or does not let them read this",
+  404: "the S3 server answered 404: there is no such bucket or object",
+};
