@@ -1,6 +1,9 @@
 /** What the npm packages hold, and that they answer where nothing but Node is there. They are laid out, not packed. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import {
+  chmodSync,
+  chownSync,
+  copyFileSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -12,11 +15,12 @@ import {
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { version } from "../../package.json";
 import { platformName, stagePackages } from "../../packages/stage.ts";
-import { nativePackage, programs } from "../../places/places.ts";
+import { nativePackage, programs, root } from "../../places/places.ts";
 import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
+import { until } from "../support/until.ts";
 import { listing, nodePath, plainUser, type Stranger, stranger } from "./installed.ts";
 
 setDefaultTimeout(120_000);
@@ -168,7 +172,7 @@ describe.skipIf(!isPackaged || nodePath === null)("with Node alone on the path",
     const server = await someone.serve(argv);
     const question = "What is the extension of Jon Vale?";
     const answer = await someone.run([...argv, "ask", "-d", "staff.md", question]);
-    expect(answer).toMatchObject({ code: 0, errors: "" });
+    expect(answer).toMatchObject({ code: 0, errors: expect.stringContaining("[staff.md] ") });
     expect(answer.output).toContain("3057");
     // Readers of documents are loaded when they are wanted, by a confined program of their own.
     const ingested = await someone.run([...argv, "ingest", "documents", "--new", "all"]);
@@ -233,4 +237,63 @@ describe.skipIf(!isPackaged || nodePath === null)("with Node alone on the path",
     expect(await someone.run([...argv, "--version"])).toMatchObject({ output: version, code: 0 });
     rmSync(join(someone.folder, ".."), { recursive: true });
   });
+});
+
+const setpriv = process.getuid?.() === 0 ? Bun.which("setpriv") : null;
+
+/** What the unit of systemd starts, with a release and folders that stand for its own. */
+function unitCommand(release: string, state: string, cache: string) {
+  const unit = readFileSync(join(root, "deploy", "spangate.service"), "utf8");
+  const field = (name: string): string => new RegExp(`^${name}=(.*)$`, "m").exec(unit)?.[1] ?? "";
+  const placed = (text: string): string =>
+    text
+      .replaceAll("/opt/spangate", release)
+      .replaceAll(field("WorkingDirectory"), state)
+      .replaceAll("/var/cache/spangate", cache);
+  const variables = placed(field("Environment"))
+    .split(" ")
+    .map((each) => each.split("=", 2) as [string, string]);
+  // A user without rights, as DynamicUser makes one.
+  const user = setpriv === null ? [] : [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+  const env = { PATH: "/usr/bin:/bin", SPANGATE_PORT: "0", ...Object.fromEntries(variables) };
+  return { argv: [...user, ...placed(field("ExecStart")).split(" ")], env };
+}
+
+test.skipIf(!isPackaged)("the systemd unit's command line, as its user, in an empty state folder", async () => {
+  const release = dirname(nodeModules);
+  mkdirSync(join(release, "bin"));
+  copyFileSync(join(root, "packages", "launcher", "spangate.sh"), join(release, "bin", "spangate"));
+  for (const path of [release, join(release, "bin", "spangate")]) chmodSync(path, 0o755);
+  const folder = mkdtempSync(join(tmpdir(), "spangate-unit-"));
+  chmodSync(folder, 0o755);
+  const [state, cache] = ["state", "cache"].map((name) => join(folder, name)) as [string, string];
+  for (const path of [state, cache]) {
+    mkdirSync(path, { mode: 0o700 });
+    if (setpriv !== null) chownSync(path, 65_534, 65_534);
+  }
+  const { argv, env } = unitCommand(release, state, cache);
+  const before = listing(release);
+  let adminKey = "";
+  for (const isFirst of [true, false]) {
+    await using child = Bun.spawn(argv, { cwd: state, env, stdio: ["ignore", "pipe", "pipe"] });
+    let output = "";
+    const read = async (stream: ReadableStream<Uint8Array>): Promise<void> => {
+      for await (const bytes of stream) output += new TextDecoder().decode(bytes);
+    };
+    for (const stream of [child.stdout, child.stderr]) void read(stream);
+    await until(() => /"worker ready"/.test(output) || child.exitCode !== null, "a worker", 40_000);
+    const url = /listening on (\S+)/.exec(output)?.[1] ?? "";
+    if (isFirst) {
+      await until(() => /admin key, shown this once: /.test(output), "the first key");
+      adminKey = /shown this once: (\S+)/.exec(output)?.[1] ?? "";
+    }
+    const { status } = await fetch(`${url}/admin/v1/tenants`, { headers: { authorization: `Bearer ${adminKey}` } });
+    expect(status).toBe(200);
+    expect(output.includes("admin key")).toBe(isFirst);
+    child.kill("SIGTERM");
+    expect(await child.exited).toBe(0);
+  }
+  expect(readdirSync(state)).toEqual(["data"]);
+  expect(listing(release)).toEqual(before);
+  rmSync(folder, { recursive: true });
 });
