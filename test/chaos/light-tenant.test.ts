@@ -7,7 +7,8 @@ const requests = effort(10, 200);
 test(
   "a light tenant beside a heavy one is answered and keeps what it has in the pool",
   async () => {
-    const plan = { requests, requestMs: 100, times: 6, heavyAtOnce: effort(24, 250), say: () => undefined };
+    const [heavyAtOnce, documents] = [effort(24, 250), effort(16, 40)];
+    const plan = { requests, requestMs: 100, times: 6, heavyAtOnce, documents, say: () => undefined };
     const { alone, beside, heavy } = await lightBesideHeavy(plan);
     expect(beside.length).toBe(requests);
     expect(heavy.get(200)).toBeGreaterThan(10);

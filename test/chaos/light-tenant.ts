@@ -18,6 +18,8 @@ export interface LightTenantPlan {
   readonly times: number;
   /** Requests of the heavy tenant that are open at the same time, at most. */
   readonly heavyAtOnce?: number;
+  /** Documents of the light tenant, on which the pool's size depends. */
+  readonly documents?: number;
   readonly say: (line: string) => void;
 }
 
@@ -38,7 +40,7 @@ export interface LightTenantReport {
 const documentTokens = 128;
 const documentsPerRequest = 2;
 const answerTokens = 16;
-const [lightDocuments, heavyDocuments] = [40, 400];
+const heavyDocuments = 400;
 /** The heavy tenant's texts begin here. */
 const heavySeed = 1_000;
 /** In tokens of the light tenant's documents. */
@@ -48,19 +50,21 @@ export const heavyAtOnce = 250;
 const rampMs = 5_000;
 
 export async function lightBesideHeavy(plan: LightTenantPlan): Promise<LightTenantReport> {
-  const { kvBytes } = await poolOf(poolShare * lightDocuments * documentTokens);
+  const { documents = 40 } = plan;
+  const { kvBytes } = await poolOf(poolShare * documents * documentTokens);
   await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(kvBytes) } });
   const asker = new Asker(server);
+  const askLight = () => asker.ask(light, asker.draw(documents));
   const [light, heavy] = [await server.tenant("light"), await server.tenant("heavy")];
   // Everything it has is in the pool before it counts.
-  for (let index = 0; index < 2 * lightDocuments; index++) await asker.ask(light, [index % lightDocuments]);
+  for (let index = 0; index < 2 * documents; index++) await asker.ask(light, [index % documents]);
   plan.say(`${plan.requests} requests alone`);
-  const alone = await atPace(plan, () => asker.ask(light));
+  const alone = await atPace(plan, askLight);
   const { requestMs, times, heavyAtOnce: atOnce = heavyAtOnce } = plan;
   const load = new HeavyLoad(asker, heavy, { requestMs: requestMs / times, atOnce });
   await Bun.sleep(Math.min(rampMs, 2 * plan.requestMs));
   plan.say(`${plan.requests} requests beside ${plan.times} times as many that are due`);
-  const beside = await atPace(plan, () => asker.ask(light));
+  const beside = await atPace(plan, askLight);
   return { model: server.model, alone, beside, heavy: await load.stop() };
 }
 
@@ -86,7 +90,7 @@ class Asker {
     this.#server = server;
   }
 
-  async ask({ client }: TestTenant, ids = this.#draw(lightDocuments)): Promise<LightAnswer> {
+  async ask({ client }: TestTenant, ids: readonly number[]): Promise<LightAnswer> {
     const { usage, clientTtftMs: ttftMs } = await askChat(client, this.#body(ids));
     const { prompt_tokens: promptTokens, prompt_tokens_details: details } = usage;
     return { ttftMs, promptTokens, cachedTokens: details.cached_tokens };
@@ -94,14 +98,14 @@ class Asker {
 
   /** @returns the status */
   async askRaw({ apiKey }: TestTenant): Promise<number> {
-    const ids = this.#draw(heavyDocuments).map((id) => heavySeed + id);
+    const ids = this.draw(heavyDocuments).map((id) => heavySeed + id);
     const body = { ...this.#body(ids), stream: true };
     const request = { apiKey, path: "/v1/chat/completions", body };
     return (await openStream(this.#server.url, request, () => undefined)).status;
   }
 
   /** Different documents by chance. */
-  #draw(count: number): readonly number[] {
+  draw(count: number): readonly number[] {
     const drawn = new Set<number>();
     while (drawn.size < documentsPerRequest) drawn.add(Math.floor(this.#random() * count));
     return [...drawn];

@@ -39,9 +39,13 @@ function greatestKeyNorm(world: World, elements: Float32Array): number {
 export function withAbsoluteValues(world: World, elements: Float32Array | Uint16Array): Float32Array | Uint16Array {
   const { headDim, blockTokens } = world.options;
   const half = headDim * blockTokens;
-  const isValue = (index: number) => index % (2 * half) >= half;
-  if (elements instanceof Uint16Array) return elements.map((bits, i) => (isValue(i) ? bits & 0x7fff : bits));
-  return elements.map((value, i) => (isValue(i) ? Math.abs(value) : value));
+  const absolute = elements.slice();
+  for (let start = half; start < absolute.length; start += 2 * half) {
+    for (let i = start; i < start + half; i++) {
+      absolute[i] = absolute instanceof Uint16Array ? (absolute[i] ?? 0) & 0x7fff : Math.abs(absolute[i] ?? 0);
+    }
+  }
+  return absolute;
 }
 
 /**
@@ -100,7 +104,10 @@ export function greatestDifference(actual: Float32Array, expected: Float32Array)
 
 /** float32 values of stored elements. */
 export function toFloats(elements: Float32Array | Uint16Array): Float32Array {
-  return elements instanceof Float32Array ? elements : Float32Array.from(elements, floatOfHalf);
+  if (elements instanceof Float32Array) return elements;
+  const floats = new Float32Array(elements.length);
+  for (let i = 0; i < floats.length; i++) floats[i] = floatOfHalf(elements[i] ?? 0);
+  return floats;
 }
 
 function floatOfHalf(bits: number): number {

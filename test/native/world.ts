@@ -157,7 +157,10 @@ function poisonedKv(random: Random, options: KvPoolOptions, runs: readonly Omit<
       }
     }
   }
-  return options.kvType === "float32" ? kv : Uint16Array.from(kv, halfBits);
+  if (options.kvType === "float32") return kv;
+  const halves = new Uint16Array(kv.length);
+  for (let i = 0; i < halves.length; i++) halves[i] = halfBits(kv[i] ?? 0);
+  return halves;
 }
 
 /** float16 bits of a float32 value, rounded towards zero (test data need not be rounded well). */

@@ -1,5 +1,6 @@
 /** What one tenant's load may cost another, in virtual time: deterministic, one seed each. */
 import { describe, expect, test } from "bun:test";
+import { effort } from "../support/effort.ts";
 import type { PoolAnswer, PoolRequest } from "./pool-types.ts";
 import { drawRequests } from "./pool-workloads.ts";
 import { PoolWorld, stepMs, stepTokens } from "./pool-world.ts";
@@ -7,6 +8,8 @@ import { PoolWorld, stepMs, stepTokens } from "./pool-world.ts";
 /** As many as the simulated workers run. */
 const maxRunningPerWorker = 32;
 const [heavy, light] = [0, 1];
+/** A request a second of the light tenant. */
+const seconds = effort(25, 40);
 /** Of the simulated workers, with all the rows it may have. */
 const fullStepMs = stepMs(stepTokens);
 
@@ -57,15 +60,15 @@ const hitShare = (answers: readonly PoolAnswer[]) =>
   sum(answers.map(({ cachedTokens }) => cachedTokens)) / sum(answers.map(({ promptTokens }) => promptTokens));
 
 describe("a tenant with a request a second beside one with a hundred times as many", () => {
-  const quiet: Load = { tenant: light, perSecond: 1, seconds: 40 };
-  const noisy: Load = { tenant: heavy, perSecond: 100, seconds: 40 };
+  const quiet: Load = { tenant: light, perSecond: 1, seconds };
+  const noisy: Load = { tenant: heavy, perSecond: 100, seconds };
 
   test("waits at most twice as long for its first token, finds its blocks, and is never refused", async () => {
     const blockCount = 40_000;
     const alone = of((await life([quiet], { blockCount })).world.answers, light);
     const { world, requests } = await life([quiet, noisy], { blockCount });
     const beside = of(world.answers, light);
-    expect([alone.length, beside.length]).toEqual([40, 40]);
+    expect([alone.length, beside.length]).toEqual([seconds, seconds]);
     expect(percentile(ttftOf(beside), 0.99)).toBeLessThan(2 * percentile(ttftOf(alone), 0.99));
     expect(hitShare(beside)).toBeGreaterThan(hitShare(alone) - 0.05);
     // The load is one that does not fit: the other tenant's own requests wait, and it works through all of them.
@@ -76,14 +79,14 @@ describe("a tenant with a request a second beside one with a hundred times as ma
 
 describe("a tenant with a corpus beside one with ever new text, in a pool that this fills again and again", () => {
   const blockCount = 1_500;
-  const quiet: Load = { tenant: light, perSecond: 1, seconds: 40 };
-  const flood: Load = { tenant: heavy, perSecond: 30, seconds: 40, fragmentCount: 1_000_000, answerTokens: 16 };
+  const quiet: Load = { tenant: light, perSecond: 1, seconds };
+  const flood: Load = { tenant: heavy, perSecond: 30, seconds, fragmentCount: 1_000_000, answerTokens: 16 };
 
   test("finds its blocks as it does alone", async () => {
     const alone = of((await life([quiet], { blockCount })).world.answers, light);
     const { world } = await life([quiet, flood], { blockCount });
     const beside = of(world.answers, light);
-    expect(beside).toHaveLength(40);
+    expect(beside).toHaveLength(seconds);
     expect(hitShare(beside)).toBeGreaterThan(hitShare(alone) - 0.05);
     // What it stands beside: text that is computed once and pushes out what was computed before, many times the pool.
     expect(hitShare(of(world.answers, heavy))).toBeLessThan(0.05);

@@ -42,8 +42,14 @@ function zipfDraw(choices: Choices, count: number, exponent: number): () => numb
   }
   return () => {
     const at = choices.next() * sum;
-    const found = sums.findIndex((upTo) => at < upTo);
-    return found < 0 ? count - 1 : found;
+    // The first sum that is above the number drawn.
+    let [low, high] = [0, count - 1];
+    while (low < high) {
+      const middle = Math.floor((low + high) / 2);
+      if (at < (sums[middle] ?? 0)) high = middle;
+      else low = middle + 1;
+    }
+    return low;
   };
 }
 

@@ -180,14 +180,17 @@ export class FakeBackend implements Backend {
     stateOf: (slot: number) => number,
   ): number {
     const { blockTokens } = this.shape;
-    const first = batch.segmentFirstTokens[segment];
+    const offsetPosition = position - batch.segmentOffsets[segment];
+    const end = batch.segmentFirstTokens[segment] + tokenCount;
+    let block = batch.segmentBlockStarts[segment];
     let sum = 0;
-    for (let token = first; token < first + tokenCount; token++) {
-      const blockId = batch.blockIds[batch.segmentBlockStarts[segment] + Math.floor(token / blockTokens)];
-      const slot = blockId * blockTokens + (token % blockTokens);
-      if (there[slot] === 0) throw new Error(`slot ${slot} is read before it is written`);
-      const distance = position - batch.segmentOffsets[segment] - this.#positions[slot];
-      sum = (sum + seenTerm(stateOf(slot), distance)) | 0;
+    for (let token = batch.segmentFirstTokens[segment]; token < end; block++) {
+      const firstSlot = batch.blockIds[block] * blockTokens;
+      const endSlot = firstSlot + Math.min(blockTokens, (token % blockTokens) + end - token);
+      for (let slot = firstSlot + (token % blockTokens); slot < endSlot; slot++, token++) {
+        if (there[slot] === 0) throw new Error(`slot ${slot} is read before it is written`);
+        sum = (sum + seenTerm(stateOf(slot), offsetPosition - this.#positions[slot])) | 0;
+      }
     }
     return sum;
   }

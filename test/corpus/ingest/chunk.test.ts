@@ -8,6 +8,7 @@ import {
   type TextKind,
 } from "../../../gateway/corpus/ingest/sentences.ts";
 import { anyCodePoints } from "../../support/code-points.ts";
+import { effort } from "../../support/effort.ts";
 import { countTokens } from "../fixtures.ts";
 
 /** Numbers in 0..1, the same ones for the same seed. */
@@ -284,7 +285,7 @@ describe("the work of a long text", () => {
 
   for (const maxTokens of [16, 256, 4_096]) {
     test.each(texts)(`%s, ${maxTokens} tokens: rises with its length, in small steps`, (_name, make) => {
-      const chars = 128 * 1024;
+      const chars = effort(64, 128) * 1024;
       const [once, twice] = [workOf(make(chars), maxTokens), workOf(make(2 * chars), maxTokens)];
       // Each character is tokenized in its sentence, in the part of it that fits, and in the fragment.
       expect(once.counted).toBeLessThan(5 * chars);
