@@ -8,7 +8,8 @@ import generate as G
 import reading as R
 
 START, END, TURN = 1, 2, 10000
-IDS, POS, SID, SEG, WEIGHT, TURN_ID = range(6)  # weight: 0 none, 1 context, 2 answer
+IDS, POS, SID, SEG, WEIGHT, TURN_ID = range(6)  # weight: 0 none, 1 context, 2 answer, 3 answer that lists names
+LISTED = 3
 
 
 class Encoder:
@@ -52,7 +53,7 @@ class Encoder:
         for i in range(len(s["turns"])):
             at, g = (base, TURN + i) if alone else (at, 0)
             at = put([START] + next(it) + [END] + self.nl + [START] + self.reply, g, 1, at)
-            at = put(next(it) + [END], g, 2, at, i)
+            at = put(next(it) + [END], g, LISTED if s["turns"][i].get("kind") in ("list", "names", "merge") else 2, at, i)
             at = put(self.nl, g, 1, at)
         out = np.empty((6, len(ids)), np.int16)
         out[IDS], out[POS], out[SID], out[SEG], out[WEIGHT], out[TURN_ID] = ids, pos, 0, seg, weight, turn
@@ -84,16 +85,16 @@ def length(r, p):
     if p < 0.10:
         return r.randint(60, 420)
     x = r.random()
-    if p < 0.40 or x < (0.5 if p < 0.7 else 0.35):
+    if p < 0.30 or x < 0.40:
         return r.randint(60, 900)
-    if x < (0.85 if p < 0.7 else 0.65):
+    if x < 0.72:
         return r.randint(900, 2000)
-    if p < 0.7 or x < 0.9:
+    if x < 0.91:
         return r.randint(2000, 4300)
     return r.randint(4300, 7400)
 
 
-READING = 0.66  # the share of samples that are pages; the others are people, needles and lists
+READING = 0.5  # the share of samples that are pages; the others are people, needles and lists
 
 
 def worker(rank, seed, file, lib, rows, width, progress, queue):

@@ -524,11 +524,11 @@ def facts_sample(r, chars, pieces, turns, near=0.0, share=None, only=None):
             t = ask_org(r, w) if w.org else None
         elif only == "unanswerable" or (only is None and x < 0.75):
             t = ask_unanswerable(r, w)
-        elif only == "two-hop" or (only is None and x < 0.86):
+        elif only == "two-hop" or (only is None and x < 0.84):
             t = ask_two_hop(r, w)
-        elif only == "reverse" or (only is None and x < 0.91):
+        elif only == "reverse" or (only is None and x < 0.88):
             t = ask_reverse(r, w, order)
-        elif only == "list" or (only is None and x < 0.96):
+        elif only == "list" or (only is None and x < 0.97):
             t = ask_list(r, w, order)
         else:
             t = ask_all(r, w, texts)
@@ -588,11 +588,11 @@ def sample(r, chars=1200, pieces=None, turns=8, noise=True, stage=1.0):
         size = 70 * (1800 / 70) ** r.random()  # 20 to 500 tokens, log-uniform
         pieces = max(1, min(48, round(chars / size)))
     x = r.random() if stage > 0.1 else 0.0
-    if x < 0.60:
+    if x < 0.34:
         s = facts_sample(r, chars, pieces, turns)
-    elif x < 0.76:
+    elif x < 0.46:
         s = facts_sample(r, chars, pieces, turns, near=0.6)
-    elif x < 0.92:
+    elif x < 0.80:
         most = max(1, min(24, chars // 150))
         s = needles_sample(r, chars, pieces, 0 if r.random() < 0.06 else r.randint(1, most), min(turns, 3))
     elif x < 0.98:

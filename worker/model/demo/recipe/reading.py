@@ -128,6 +128,8 @@ def wording(r, q):
 
 def turn_of(r, t, mode):
     """A question about a page is answered with the sentence that holds the answer, unless the system message or the question asks for a short one."""
+    if t["answer"] == NONE:
+        return {"question": wording(r, t["question"]), "answer": NONE, "kind": "unanswerable"}
     if t.get("brief"):
         return {"question": t["question"], "answer": t["answer"], "kind": "gap"}
     q, sentence = wording(r, t["question"]), mode != "brief"
@@ -202,10 +204,39 @@ def one_page(r, lib, templates, strange, rough):
     return dict(p, turns=[dict(t, question=S.reworded(r, t["question"])) if r.random() < 0.25 else t for t in p["turns"]])
 
 
+def without(documents, sentence):
+    """The documents without a sentence that stands in them once; None where it does not, or where little is left of its document."""
+    at = [i for i, d in enumerate(documents) if sentence in d]
+    if len(at) != 1 or documents[at[0]].count(sentence) != 1:
+        return None
+    before, after = documents[at[0]].split(sentence)
+    rest = before + after.lstrip(" ") if before.endswith((" ", "\n")) or not before else before + after
+    rest = re.sub(r"\n[-*•\d.) ]*\n", "\n", rest).strip()
+    return [*documents[:at[0]], rest, *documents[at[0] + 1:]] if len(rest) >= 60 else None
+
+
+def near_misses(r, documents, turns, share):
+    """(documents, turns) in which some sentences that hold answers are gone, and their questions say so: what is left is about the same, but does not answer."""
+    gone = []
+    for s in dict.fromkeys(t["sentence"] for t in turns):
+        if not s or r.random() >= share:
+            continue
+        rest = without(documents, s)
+        answers = [t["answer"].lower() for t in turns if t["sentence"] == s and t["answer"] not in ("Yes", "No")]
+        if rest and not any(a in d.lower() for d in rest for a in answers):
+            documents = rest
+            gone.append(s)
+    if not gone:
+        return documents, turns
+    # A question whose sentence overlaps with one that is gone has no sure answer any more.
+    return documents, [dict(t, answer=NONE) if t["sentence"] in gone else t for t in turns
+                       if t["sentence"] in gone or not t["sentence"] or any(t["sentence"] in d for d in documents)]
+
+
 COLLAGE = 0.35  # a page that mixes subjects cannot be recognised as a whole: each question has to find its sentence
 
 
-def pages_sample(r, lib, chars, turns, templates=None, strange=0.5, unanswerable=0.10, rough=0.5):
+def pages_sample(r, lib, chars, turns, templates=None, strange=0.5, unanswerable=0.10, rough=0.5, mixed=0.0):
     templates = templates or lib.templates
     size = r.choice([10 ** 6, 10 ** 6, r.randint(250, 700), r.randint(500, 1200), r.randint(900, 2000)])
     style, used, documents, answerable, missing, total = r.randint(0, 4), set(), [], [], [], 0
@@ -222,17 +253,25 @@ def pages_sample(r, lib, chars, turns, templates=None, strange=0.5, unanswerable
         total += sum(map(len, texts))
         answerable += p["turns"]
         missing += p["missing"]
-    joined = "\n".join(x for d in documents for x in d)
+    r.shuffle(documents)
+    documents = [x for d in documents for x in d]
+    documents, answerable = near_misses(r, documents, answerable, unanswerable)
+    joined = "\n".join(documents)
     if r.random() < 0.25:  # questions about pages that are not there
         p = one_page(r, lib, templates, strange, rough)
         missing += [t["question"] for t in p["turns"] if t["answer"] not in joined]
-    r.shuffle(documents)
-    s = {"kind": "pages", "documents": [x for d in documents for x in d]}
-    mode = styled(r, s)
+    s = {"kind": "pages", "documents": documents}
+    beside = []
+    if r.random() < mixed:
+        s["documents"], beside = beside_people(r, documents, turns // 2)
+        turns -= len(beside)
+        mode = "plain"
+    else:
+        mode = styled(r, s)
     out, seen = [], {t["question"] for t in answerable}
     r.shuffle(answerable)
     r.shuffle(missing)
-    n_missing = sum(r.random() < unanswerable for _ in range(turns))
+    n_missing = sum(r.random() < unanswerable / 2 for _ in range(turns))
     for q in missing[:n_missing]:
         if q not in seen:
             seen.add(q)
@@ -244,7 +283,19 @@ def pages_sample(r, lib, chars, turns, templates=None, strange=0.5, unanswerable
         if t["question"] not in asked:
             asked.add(t["question"])
             out.append(turn_of(r, t, mode))
-    return dict(s, turns=out)
+    r.shuffle(out)
+    return dict(s, turns=out + beside)
+
+
+def beside_people(r, documents, turns):
+    """The pages among the generator's people and companies, and questions about those. Lists are left out, because pages name people too."""
+    w = G.facts_sample(r, r.randint(300, 2500), r.randint(1, 6), 3 * turns, near=r.choice([0, 0.4]))
+    asked = [t for t in w["turns"] if t["kind"] not in ("list", "names")][:turns]
+    cuts = sorted(r.randint(0, len(documents)) for _ in w["documents"])
+    out = list(documents)
+    for i, d in reversed(list(zip(cuts, w["documents"]))):
+        out.insert(i, d)
+    return out, [G.noisy(r, t) for t in asked]
 
 
 def glossary_sample(r, turns):
@@ -286,7 +337,7 @@ def gap_sample(r, lib, chars, turns):
     return {"kind": "gap", "documents": texts, "turns": out}
 
 
-def asked_sample(r, lib, chars, turns, unanswerable=True):
+def asked_sample(r, lib, chars, turns, unanswerable=0.0):
     """Natural paragraphs, with questions that rules make from their sentences."""
     at, texts, total, found = r.randrange(len(lib.paragraphs)), [], 0, []
     for _ in range(60):
@@ -305,14 +356,15 @@ def asked_sample(r, lib, chars, turns, unanswerable=True):
     new = S.changes(r, texts + [f[0] for f in found], r.choice([0.2, 0.5]), ()) if r.random() < 0.4 else {}
     made = {"kind": "asked"}
     mode = styled(r, made)
-    for q, a, s in found[:turns]:
-        if q not in seen:
-            seen.add(q)
-            out.append(turn_of(r, {"question": S.applied(q, new), "answer": S.applied(a, new), "sentence": S.applied(s, new)}, mode))
+    texts, turns_found = near_misses(r, texts, [{"question": q, "answer": a, "sentence": s} for q, a, s in found[:turns]], unanswerable)
+    for t in turns_found:
+        if t["question"] not in seen:
+            seen.add(t["question"])
+            out.append(turn_of(r, {k: v if v == NONE else S.applied(v, new) for k, v in t.items()}, mode))
     joined = "\n".join(texts)
-    for _ in range(turns // 5 if r.random() < 0.3 else 0):
+    for _ in range(turns // 5 if unanswerable and r.random() < 0.3 else 0):
         other = [x for s in A.sentences(r.choice(lib.paragraphs)) for x in A.ask(s)]
-        if unanswerable and other and other[0][1] not in joined:
+        if other and other[0][1] not in joined:
             out.append({"question": S.applied(other[0][0], new), "answer": NONE, "kind": "unanswerable"})
     if not out:
         return glossary_sample(r, turns)
@@ -334,43 +386,60 @@ def people_sample(r, lib, chars, turns, unanswerable):
     r.shuffle(asked)
     out = [(q, a) for q, a in dict(asked).items()][:turns]
     for _ in range(turns):
-        if r.random() < unanswerable:
+        if r.random() < unanswerable / 2:
             q, a = r.choice(r.choice(lib.passages)["qa"])
             if a not in joined:
                 out.append((q, NONE))
-    new = S.changes(r, texts + [q for q, _ in out], r.choice([0.2, 0.4, 0.6]), ()) if r.random() < 0.6 else {}
+    asked = [{"question": q, "answer": a, "sentence": "" if a == NONE else next((x for t in texts for x in A.sentences(t) if a in x), "")} for q, a in out]
+    texts, asked = near_misses(r, texts, asked, unanswerable)
+    new = S.changes(r, texts + [t["question"] for t in asked], r.choice([0.2, 0.4, 0.6]), ()) if r.random() < 0.6 else {}
     s = {"kind": "people", "documents": [S.applied(t, new) for t in texts]}
     mode, turns = styled(r, s), []
-    for q, a in out:
-        if a == NONE:
-            turns.append({"question": wording(r, S.applied(q, new)), "answer": NONE, "kind": "people"})
-        else:
-            sentence = next((x for t in texts for x in A.sentences(t) if a in x), a)
-            turns.append(turn_of(r, {"question": S.applied(q, new), "answer": S.applied(a, new), "sentence": S.applied(sentence, new)}, mode))
+    for t in asked:
+        t = {k: v if v == NONE else S.applied(v, new) for k, v in t.items()}
+        turns.append(turn_of(r, dict(t, sentence=t["sentence"] or t["answer"]), mode))
     return dict(s, turns=turns)
+
+
+UNANSWERABLE = 0.12  # the share of sentences that are asked for and taken out; half as many questions are about something else
+
+
+LEADS = [
+    "{d}\n\n{q}", "Context:\n{d}\n\nQuestion: {q}", "Here is a page:\n{d}\n\n{q}", "{q}\n\n{d}", "Use this text to answer.\n\n{d}\n\n{q}",
+    # As LlamaIndex, LangChain, Open WebUI and Dify write them.
+    "Context information is below.\n---------------------\n{d}\n---------------------\nGiven the context information and not prior knowledge, answer the query.\nQuery: {q}\nAnswer: ",
+    "Use the following pieces of context to answer the question at the end. If you don't know the answer, just say that you don't know, don't try to make up an answer."
+    "\n\n{d}\n\nQuestion: {q}\nHelpful Answer:",
+    "Respond to the user query using the provided context.\n<context>\n{d}\n</context>\n\n{q}",
+    "Use the following context as your learned knowledge, inside <context></context> XML tags.\n\n<context>\n{d}\n</context>\n\n{q}",
+]
+
+
+def pasted(r, s):
+    """The same sample with its documents in front of each question, as clients write them that know no documents."""
+    lead, text = r.choice(LEADS), "\n\n".join(s["documents"])
+    return dict(s, documents=[], turns=[{**t, "question": lead.format(d=text, q=t["question"])} for t in s["turns"][:4]])
 
 
 def sample(r, lib, chars, turns, p):
     """One sample of about `chars` characters of documents; p is the progress of training."""
-    x = r.random()
+    # At first every question has an answer: who may refuse what is hard does not learn to find it.
+    x, unanswerable = r.random(), 0 if p < 0.3 else UNANSWERABLE
     if lib.passages and r.random() < 0.22:
-        s = people_sample(r, lib, min(chars, 6000), turns, unanswerable=0 if p < 0.4 else 0.05)
+        s = people_sample(r, lib, min(chars, 6000), turns, unanswerable)
     elif x < 0.66 or not lib.paragraphs:
-        # At first every question has an answer: who may refuse what is hard does not learn to find it.
-        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns, unanswerable=0 if p < 0.4 else 0.05,
-                         rough=2.0 if p < 0.25 else 1.0)
+        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns, unanswerable=unanswerable,
+                         rough=2.0 if p < 0.25 else 1.0, mixed=0.2 if p >= 0.3 else 0)
     elif x < 0.70:
         s = glossary_sample(r, turns)
     elif x < 0.90:
-        s = asked_sample(r, lib, min(chars, 6000), turns, unanswerable=p >= 0.4)
+        s = asked_sample(r, lib, min(chars, 6000), turns, unanswerable=unanswerable)
     else:
         s = gap_sample(r, lib, min(chars, 5000), turns)
     s.setdefault("system", G.system_message(r) if s["kind"] not in ("pages", "asked", "people") or r.random() < 0.6 else None)
     s["role"] = r.choice(["document"] * 7 + ["user"] * 3)
-    if s["kind"] == "pages" and r.random() < 0.12 and s["role"] == "user":  # the page is pasted in front of the question
-        text = "\n\n".join(s["documents"])
-        lead = r.choice(["{d}\n\n{q}", "Context:\n{d}\n\nQuestion: {q}", "Here is a page:\n{d}\n\n{q}", "{q}\n\n{d}", "Use this text to answer.\n\n{d}\n\n{q}"])
-        s["documents"], s["turns"] = [], [{**t, "question": lead.format(d=text, q=t["question"])} for t in s["turns"][:3]]
+    if s["kind"] in ("pages", "people") and s["role"] == "user" and sum(map(len, s["documents"])) < 6000 and r.random() < 0.35:
+        return pasted(r, s)
     return s
 
 

@@ -37,7 +37,7 @@ def arguments():
     a.add_argument("--workers", type=int, default=14)
     a.add_argument("--rows", type=int, default=E.ROWS, help="rows of a step on each GPU; half of them on two GPUs makes as large steps as one GPU does")
     a.add_argument("--shape", default="{}", help="JSON over model.py's CONFIG")
-    a.add_argument("--start", help="folder of a model to go on from")
+    a.add_argument("--weights", dest="start", help="folder of a model to go on from")
     a.add_argument("--from-progress", type=float, default=0.0, help="with --to-progress: a run in parts")
     a.add_argument("--to-progress", type=float, default=1.0)
     a.add_argument("--report", type=float, default=75, help="seconds between two evaluations")
@@ -175,11 +175,11 @@ def main():
             logits = model(ids, pos, mask)
         logits, target, w = logits[:, :-1].float(), ids[:, 1:], weight[:, 1:]
         ce = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
-        answer = w == 2
-        first = answer & (weight[:, :-1] != 2)  # where the answer is chosen; the rest is mostly copying on
+        answer = w >= 2
+        first = answer & (weight[:, :-1] < 2)  # where the answer is chosen; the rest is mostly copying on, but in a list each name is chosen
         second = F.pad(first[:, :-1], (1, 0)) & answer
         third = F.pad(second[:, :-1], (1, 0)) & answer
-        factor = torch.where(first, 4.0, torch.where(second | third, 2.0, torch.where(answer, 1.0, torch.where(w == 1, context, 0.0))))
+        factor = torch.where(first, 4.0, torch.where(second | third, 2.0, torch.where(w == B.LISTED, 2.0, torch.where(answer, 1.0, torch.where(w == 1, context, 0.0)))))
         with torch.no_grad():
             right = ((logits.argmax(-1) == target) & first).sum() / first.sum()
             ce_answer = (ce * answer).sum() / answer.sum()
