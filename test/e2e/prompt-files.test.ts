@@ -33,7 +33,9 @@ beforeAll(async () => {
   const sentences = pages.flatMap((page) => page.sentences);
   files["staff.docx"] = await docxOf(sentences.map((text) => paragraph(text)).join(""));
   files["staff.md"] = Buffer.from(`# Staff\n\n${sentences.join("\n")}\n`);
-  files["staff.csv"] = Buffer.from("name,extension\nMira Holt,4821\nJon Vale,3057\n");
+  files["staff.csv"] = Buffer.from(
+    `name,note\n${pages.map(({ sentences }) => `,${sentences.join(" ")}`).join("\n")}\n`,
+  );
 });
 afterAll(async () => await server[Symbol.asyncDispose]());
 
