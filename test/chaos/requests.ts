@@ -31,8 +31,12 @@ export interface RequestKind {
   readonly body: object;
 }
 
-/** What is open longer than this was forgotten, also where other work makes a worker's start take seconds. */
-const forgottenMs = 120_000;
+/**
+ * What is open longer than this was forgotten. A request lives through eight deaths at most (`limits.deaths`); each costs
+ * it `limits.restartMaxMs` of back-off, the start of a worker and the time until the next kill, 2.7 s on idle cores: 22 s in
+ * all. This leaves a start five seconds, where other work slows it down.
+ */
+const forgottenMs = 60_000;
 
 export async function send(client: HttpClient, request: RequestKind): Promise<Outcome> {
   const { kind, path, stream, answerTokens, body } = request;

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { effort } from "../support/effort.ts";
 import { openStreams } from "./streams.ts";
 
-const streams = effort(48, 800);
+const streams = effort(36, 800);
 
 test(
   "streams side by side: all open at once, all whole, no descriptor left",

@@ -1,4 +1,4 @@
-/** Runs jobs in as many processes as there are cores. Nothing is shared between them but the source and compiled kernels. */
+/** Runs jobs in a number of processes at a time. Nothing is shared between them but the source and compiled kernels. */
 import { closeSync, mkdirSync, openSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Counts, countsOf } from "./counts.ts";

@@ -1,17 +1,17 @@
 import { Database } from "bun:sqlite";
-import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import OpenAI, { toFile } from "openai";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { startServer } from "../../gateway/cli/support/server-process.ts";
-import { type ChatParams, type ChatStreamParams, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
+import { type ChatParams, type ChatStreamParams, openaiClient, spangateOf } from "../support/openai.ts";
 import { allReady, killWorker, workersOf } from "../support/operator.ts";
-import { startTestServer } from "../support/server.ts";
+import { startTestServer, type TestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
 
-// A server starts in each of these tests.
+// Servers start here.
 setDefaultTimeout(60_000);
 
 const temporary: string[] = [];
@@ -38,8 +38,13 @@ const endless = { max_tokens: 1_500, logit_bias: { 0: -100, 1: -100, 2: -100 } }
 const longQuestion = "Who works as a baker in Fairhaven and owns a red kite? ".repeat(100);
 
 describe("a killed worker", () => {
+  let server: TestServer;
+  beforeAll(async () => {
+    server = await startTestServer();
+  });
+  afterAll(async () => await server[Symbol.asyncDispose]());
+
   test("in mid-stream ends the stream with worker_lost, and the next request is answered", async () => {
-    await using server = await startTestServer();
     const { apiKey } = await server.tenant("crash");
     const params: ChatStreamParams = {
       model: server.model,
@@ -71,7 +76,6 @@ describe("a killed worker", () => {
   });
 
   test("before the first token is retried without a word", async () => {
-    await using server = await startTestServer();
     const { apiKey } = await server.tenant("crash");
     const client = openaiClient(server.url, apiKey);
     const params: ChatParams = {
@@ -90,12 +94,12 @@ describe("a killed worker", () => {
   });
 
   test("leaves the other worker serving; blocks draw requests to the worker that holds them", async () => {
-    await using server = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
-    await allReady(server, 2, 10_000);
-    const client = openaiClient(server.url, (await server.tenant("crash")).apiKey);
+    await using pair = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
+    await allReady(pair, 2, 10_000);
+    const client = openaiClient(pair.url, (await pair.tenant("crash")).apiKey);
     const ask = async (name: string) => {
       const params: ChatParams = {
-        model: server.model,
+        model: pair.model,
         messages: [{ role: "user", content: "What is the extension?" }],
         documents: [{ text: `- The extension of ${name} is 4821.\n`.repeat(12) }],
         max_tokens: 4,
@@ -110,9 +114,9 @@ describe("a killed worker", () => {
       expect(again.usage?.prompt_tokens_details?.cached_tokens).toBeGreaterThan(0);
     }
     const [first] = homes.values();
-    await killWorker(server, first);
+    await killWorker(pair, first);
     expect((await ask("Ada")).choices).toHaveLength(1);
-    await allReady(server, 2, 10_000);
+    await allReady(pair, 2, 10_000);
   });
 });
 
@@ -158,25 +162,6 @@ describe("a killed gateway", () => {
     expect(files.every(({ status }) => status === "completed")).toBe(true);
     const found = await after.vectorStores.search(store.id, { query: "quartz7" });
     expect(found.data[0]?.filename).toBe("7.md");
-  });
-
-  test("SIGTERM lets a running answer end and exits with 0", async () => {
-    await using server = await startTestServer();
-    const client = openaiClient(server.url, (await server.tenant("crash")).apiKey);
-    const params: ChatStreamParams = {
-      model: server.model,
-      messages: [{ role: "user", content: "Tell me everything." }],
-      ...endless,
-      max_tokens: 60,
-      stream: true,
-    };
-    let finishReason: string | null = null;
-    for await (const chunk of await client.chat.completions.create(params)) {
-      if (finishReason === null && chunk.choices[0]?.delta.role) server.process.kill("SIGTERM");
-      finishReason = chunk.choices[0]?.finish_reason ?? finishReason;
-    }
-    expect(finishReason).toBe("length");
-    expect(await server.process.exited).toBe(0);
   });
 });
 
@@ -225,13 +210,4 @@ describe("a server that cannot start says why", () => {
     writeFileSync(join(truncated, shard), readFileSync(join(truncated, shard)).subarray(0, 10_000));
     expect(await startWith({ SPANGATE_MODEL: truncated })).toContain(shard);
   });
-});
-
-test("errors of the client's making do not end as server errors", async () => {
-  await using server = await startTestServer();
-  const { apiKey } = await server.tenant("crash");
-  const error = await errorOf(
-    openaiClient(server.url, apiKey).chat.completions.create({ model: server.model, messages: [] }),
-  );
-  expect(error.status).toBe(400);
 });
