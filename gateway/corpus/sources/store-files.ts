@@ -9,7 +9,7 @@ import { corpusLimits } from "../base/limits.ts";
 import type { FileService } from "../files/files.ts";
 import type { CorpusFileService } from "../ingest/corpus-files.ts";
 
-const pollMs = 200;
+const pollMs = 50;
 
 export interface StoreServices {
   readonly files: FileService;

@@ -191,9 +191,9 @@ export const corpusCases: readonly StallCase[] = [
     const name = `${crypto.randomUUID()} ${prose(400, 1)}`.slice(0, 500);
     return { path: sourcesPath(world), ...json({ url, name }) };
   }),
-  plainCase("GET /admin/v1/vector_stores/{vector_store_id}/sources", "90 of them", "?limit=100"),
+  plainCase("GET /admin/v1/vector_stores/{vector_store_id}/sources", "30 of them", "?limit=100"),
   plainCase("GET /admin/v1/sources/{source_id}", "one"),
-  jsonCase("POST /admin/v1/sources/{source_id}/run", "300 pages, all of them changed", () => ({}), { afterMs: 8_000 }),
+  jsonCase("POST /admin/v1/sources/{source_id}/run", "100 pages, all of them changed", () => ({}), { afterMs: 8_000 }),
   freshCase("DELETE /admin/v1/sources/{source_id}", "one", async (world) => {
     const source = { url: "http://127.0.0.1:1/", name: crypto.randomUUID() };
     const { id } = await world.hostile.client.json<{ id: string }>("POST", sourcesPath(world), source);

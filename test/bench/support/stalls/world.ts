@@ -25,7 +25,7 @@ export interface StallWorld extends AsyncDisposable {
 }
 
 const hostileScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];
-const sitePages = 300;
+const sitePages = 100;
 const [fragmentStores, looseFiles, keptResponses, keyCount] = [4, 200, 8, 200];
 
 /** A file of text, uploaded. @returns its id */
@@ -73,6 +73,15 @@ async function untilVectors(dataDir: string): Promise<void> {
     while (count("fragments") !== count("fragment_vectors")) await Bun.sleep(500);
   } finally {
     db.close();
+  }
+}
+
+/** Every source has been read. */
+async function untilRead(client: HttpClient, storeIds: readonly string[]): Promise<void> {
+  type Sources = { readonly data: readonly { readonly status: string }[] };
+  for (const id of storeIds) {
+    const path = `/admin/v1/vector_stores/${id}/sources?limit=100`;
+    while ((await client.json<Sources>("GET", path)).data.some(({ status }) => status !== "idle")) await Bun.sleep(500);
   }
 }
 
@@ -128,11 +137,13 @@ export async function openStallWorld(say: (line: string) => void): Promise<Stall
         name: "n".repeat(256),
       });
     }
+    say("its sources");
     const ids = {
       ...(await objectIds(server, hostile, storeIds, fileIds, `http://127.0.0.1:${site.port}/sitemap.xml`)),
       response_id: responseIds.at(-1) ?? "",
       id: model,
     };
+    await untilVectors(server.dataDir);
     return { server, model, hostile, other, ids, storeIds, fileIds, responseIds, [Symbol.asyncDispose]: dispose };
   } catch (error) {
     await dispose();
@@ -176,12 +187,13 @@ async function objectIds(
   const batchId = await made(`/v1/vector_stores/${vectorStoreId}/file_batches`, { file_ids: fileIds.slice(0, 100) });
   const jobId = await made(`/admin/v1/vector_stores/${storeIds[0]}/prepare`, {});
   await client.json("POST", `/admin/v1/jobs/${jobId}/cancel`, {});
-  for (let at = 0; at < 90; at++) {
+  for (let at = 0; at < 30; at++) {
     const source = { url: `http://127.0.0.1:1/${at}/`, name: `${at} ${prose(400, at)}`.slice(0, 500) };
     await made(`/admin/v1/vector_stores/${vectorStoreId}/sources`, source);
   }
   const siteStoreId = await made("/v1/vector_stores", { name: "site" });
   const siteId = await made(`/admin/v1/vector_stores/${siteStoreId}/sources`, { url: siteUrl, max_pages: 10_000 });
+  await untilRead(client, [vectorStoreId, siteStoreId]);
   const uploadId = await made("/v1/uploads", {
     bytes: 8,
     filename: "a.txt",
