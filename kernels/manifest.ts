@@ -65,11 +65,10 @@ const rebound = [
  */
 export function portableCpuLibrary(arch: string): KernelLibrary {
   const library = cpuLibrary(arch);
-  const shim = arch === "x64" ? [{ name: "old_glibc", source: "portable/old_glibc.cpp", flags: [] }] : [];
-  const wraps = shim.length > 0 ? rebound.map((name) => `-Wl,--wrap=${name}`) : [];
+  const wraps = rebound.map((name) => `-Wl,--wrap=${name}`);
   return {
     ...library,
-    units: [...library.units, ...shim],
+    units: [...library.units, { name: "old_glibc", source: "portable/old_glibc.cpp", flags: [] }],
     // What the kernels do not use of libstdc++ is left out, and with it what that would need of the system.
     linkFlags: [...library.linkFlags, "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", ...wraps],
   };

@@ -1,17 +1,33 @@
 /** Lays out the folders that become npm packages, each with the files that it ships and nothing else. */
-import { chmodSync, copyFileSync, cpSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { buildLibrary, prebuiltName } from "../kernels/build.ts";
 import { portableCpuLibrary } from "../kernels/manifest.ts";
-import { description, devDependencies, license, version } from "../package.json";
+import { dependencies, description, devDependencies, license, version } from "../package.json";
 import { demoModelFolder, kernelsFolder, root } from "../places/places.ts";
 import { bundle, bundlePrograms, licenceNotices } from "./bundle.ts";
 import { bunPackage } from "./launcher/find-bun.ts";
 
-/** The platform whose packages are built: the one that builds them. */
-const [platform, arch] = [process.platform, process.arch];
-export const platformName = `${platform}-${arch}`;
-const machine = { os: [platform], cpu: [arch], libc: ["glibc"] };
+/** Processors that packages are made for, all of them under Linux; `spangate` asks npm for the one that it is on. */
+const architectures = ["x64", "arm64"] as const;
+export type Architecture = (typeof architectures)[number];
+export const isArchitecture = (name: string): name is Architecture => architectures.some((each) => each === name);
+const platform = "linux";
+export const platformName = (arch: string): string => `${platform}-${arch}`;
+const machineOf = (arch: Architecture) => ({ os: [platform], cpu: [arch], libc: ["glibc"] });
+/** Kernels for another processor than this one's are compiled by Debian's cross compiler. */
+const crossCompilers: Readonly<Record<Architecture, string>> = {
+  x64: "x86_64-linux-gnu-g++",
+  arm64: "aarch64-linux-gnu-g++",
+};
+const isHere = (arch: Architecture): boolean => platformName(arch) === `${process.platform}-${process.arch}`;
+
+/** What packages are made for, and of what. */
+export interface Target {
+  readonly arch: Architecture;
+  /** Where packages of npm for that processor are installed; absent: in the clone. */
+  readonly modules?: string | undefined;
+}
 /** The Bun that packages ask for is the one that everything was tested with. */
 const bunVersion = devDependencies["bun-types"].replace(/^[^\d]*/, "");
 
@@ -20,11 +36,23 @@ const common = { version, license, engines: { node: ">=18" }, publishConfig: { a
 interface Stage {
   readonly name: string;
   /** Writes the files below the folder. @returns further fields of package.json */
-  fill(folder: string): Promise<object>;
+  fill(folder: string, target: Target): Promise<object>;
 }
 
 function copy(folder: string, paths: readonly string[], from = root): void {
   for (const path of paths) cpSync(join(from, path), join(folder, path), { recursive: true });
+}
+
+const nativeName = (arch: Architecture): string => `@spangate/native-${platformName(arch)}`;
+
+/** A package of npm for the processor that packages are made for. @throws Error with a remedy */
+function foreignPackage(name: string, wanted: string, { arch, modules }: Target): string {
+  const folder = join(modules ?? join(root, "node_modules"), name);
+  const file = join(folder, "package.json");
+  const found = existsSync(file) ? (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version : "none";
+  if (found === wanted) return folder;
+  const remedy = `npm install --prefix FOLDER --force ${name}@${wanted}, and --modules FOLDER/node_modules`;
+  throw new Error(`${name} ${wanted} is needed for ${platformName(arch)}, and there is ${found}: ${remedy}`);
 }
 
 const server: Stage = {
@@ -42,36 +70,43 @@ const server: Stage = {
     return {
       description,
       type: "module",
-      os: machine.os,
+      os: [platform],
       bin: { spangate: "bin/spangate.js" },
       exports: {
         "./query": { types: "./types/gateway/client/exports.d.ts", default: "./client/query.js" },
         "./package.json": "./package.json",
       },
       dependencies: { [demoModel.name]: version },
-      optionalDependencies: { [native.name]: version, [bunPackage(platform, arch)]: bunVersion },
+      optionalDependencies: Object.fromEntries(
+        architectures.flatMap((arch) => [
+          [nativeName(arch), version],
+          [bunPackage(platform, arch), bunVersion],
+        ]),
+      ),
     };
   },
 };
 
-const native: Stage = {
-  name: `@spangate/native-${platformName}`,
-  async fill(folder) {
+const native = (target: Target): Stage => ({
+  name: nativeName(target.arch),
+  async fill(folder, { arch }) {
     const kernels = await prebuiltName(platform, arch);
-    copyFileSync(await buildLibrary(portableCpuLibrary(arch), kernelsFolder), join(folder, kernels));
+    const compilers = isHere(arch) ? {} : { compilers: [crossCompilers[arch]] };
+    copyFileSync(await buildLibrary(portableCpuLibrary(arch), kernelsFolder, compilers), join(folder, kernels));
     const modules = (name: string): string => join(root, "node_modules", name);
     const runtime = join(modules("onnxruntime-node"), "bin", "napi-v6", platform, arch);
     // Of onnxruntime what the CPU needs: its package has libraries for other systems and for GPUs too.
     copy(folder, ["onnxruntime_binding.node", "libonnxruntime.so.1"], runtime);
-    copy(folder, ["vec0.so"], modules(`sqlite-vec-${platformName}`));
+    const sqliteVec = foreignPackage(`sqlite-vec-${platformName(arch)}`, dependencies["sqlite-vec"], target);
+    copy(folder, ["vec0.so"], sqliteVec);
     copy(folder, ["LICENSE"]);
     writeFileSync(join(folder, "NOTICES.txt"), licenceNotices(["onnxruntime-node", "sqlite-vec"].map(modules)));
     return {
-      description: `Spangate's native libraries for ${platformName}: CPU kernels, onnxruntime, sqlite-vec`,
-      ...machine,
+      description: `Spangate's native libraries for ${platformName(arch)}: CPU kernels, onnxruntime, sqlite-vec`,
+      ...machineOf(arch),
     };
   },
-};
+});
 
 const demoModel: Stage = {
   name: "@spangate/demo-model",
@@ -87,13 +122,14 @@ const demoModel: Stage = {
   },
 };
 
-/** A copy of the Bun that builds, under its own package's name: with it the packages install without a registry. */
-const runtime: Stage = {
-  name: bunPackage(platform, arch),
-  async fill(folder) {
+/** A copy of Bun, of the one that builds where it fits, under its own package's name: with it the packages install without a registry. */
+const runtime = (target: Target): Stage => ({
+  name: bunPackage(platform, target.arch),
+  async fill(folder, { arch }) {
     if (Bun.version !== bunVersion) throw new Error(`packages are built by Bun ${bunVersion}; this is ${Bun.version}`);
     mkdirSync(join(folder, "bin"));
-    copyFileSync(process.execPath, join(folder, "bin", "bun"));
+    const foreign = () => join(foreignPackage(bunPackage(platform, arch), bunVersion, target), "bin", "bun");
+    copyFileSync(isHere(arch) ? process.execPath : foreign(), join(folder, "bin", "bun"));
     chmodSync(join(folder, "bin", "bun"), 0o755);
     const licences = "Bun is under the MIT licence; JavaScriptCore, a part of it, is under the LGPL 2.";
     writeFileSync(
@@ -102,9 +138,10 @@ const runtime: Stage = {
     );
     // It is Bun's project that publishes this package.
     const notOurs = { engines: undefined, publishConfig: undefined, private: true };
-    return { version: bunVersion, license: "MIT", description: `Bun for ${platformName}`, ...machine, ...notOurs };
+    const described = { version: bunVersion, license: "MIT", description: `Bun for ${platformName(arch)}` };
+    return { ...described, ...machineOf(arch), ...notOurs };
   },
-};
+});
 
 /** Types of `spangate/query`. */
 async function declareTypes(folder: string): Promise<void> {
@@ -128,12 +165,12 @@ export async function runTool(argv: readonly string[], cwd: string): Promise<str
 }
 
 /** Writes every package's folder below `nodeModules`, as npm would lay them beside each other. @returns their folders */
-export async function stagePackages(nodeModules: string): Promise<readonly string[]> {
+export async function stagePackages(nodeModules: string, target: Target): Promise<readonly string[]> {
   const folders: string[] = [];
-  for (const { name, fill } of [server, native, demoModel, runtime]) {
+  for (const { name, fill } of [server, native(target), demoModel, runtime(target)]) {
     const folder = join(nodeModules, name);
     mkdirSync(folder, { recursive: true });
-    const fields = await fill(folder);
+    const fields = await fill(folder, target);
     const files = [...new Bun.Glob("*").scanSync({ cwd: folder, onlyFiles: false, dot: true })].sort();
     writeFileSync(join(folder, "package.json"), `${JSON.stringify({ name, ...common, ...fields, files }, null, 2)}\n`);
     folders.push(folder);

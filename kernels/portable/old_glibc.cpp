@@ -3,12 +3,17 @@
 // --wrap sends the calls of the kernels and of the static libstdc++ here; the manifest lists the names.
 #include <pthread.h>
 
-#if !defined(__x86_64__)
+// The version of glibc that the processor was first supported in.
+#if defined(__x86_64__)
+#define FIRST_GLIBC "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_GLIBC "GLIBC_2.17"
+#else
 #error "the first versions of glibc's symbols differ on other processors"
 #endif
 
 #define OF_OLD_GLIBC(result, name, parameters, arguments)   \
-  __asm__(".symver old_" #name "," #name "@GLIBC_2.2.5"); \
+  __asm__(".symver old_" #name "," #name "@" FIRST_GLIBC); \
   extern "C" result old_##name parameters;                 \
   extern "C" result __wrap_##name parameters { return old_##name arguments; }
 

@@ -8,7 +8,6 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { version } from "../../package.json";
-import { platformName } from "../../packages/stage.ts";
 import { nativePackage, root } from "../../places/places.ts";
 import { isLong } from "../support/effort.ts";
 import { listing, nodePath, plainUser, type Stranger, stranger } from "./installed.ts";
@@ -54,7 +53,7 @@ async function expectAnswer(someone: Stranger, argv: readonly string[]): Promise
   expect(await server.stop()).toBe(0);
 }
 
-describe.skipIf(!isLong || platformName !== "linux-x64" || npm === null || nodePath === null)(
+describe.skipIf(!isLong || process.platform !== "linux" || process.arch !== "x64" || npm === null || nodePath === null)(
   "from tarballs alone",
   () => {
     beforeAll(async () => {
