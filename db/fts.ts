@@ -110,6 +110,7 @@ export function unindexFragment(
  * then by age. Only fragments of completed files are found. The
  * search is lazy, so that the caller decides when to yield to other work. What is deleted between two pieces may still
  * be found.
+ * @param query in Unicode's Stream-Safe Text Format, since it is normalized
  * @param corpusFileSeqs limits the search to fragments of these files
  */
 export function* searchFullText(

@@ -122,6 +122,13 @@ test("what belongs to tenants is named by no weak hash", () => {
   expect(found).toEqual(Object.keys(weakHashesAllowed).sort());
 });
 
+test("texts of callers are normalized in Stream-Safe form alone", () => {
+  const shipped = typescriptFiles.filter((file) => !file.startsWith("test/"));
+  const plain = shipped.filter((file) => /(?<!streamSafe\(\w+\)\s*)\.normalize\("/.test(readText(file)));
+  // It is given the query in this form.
+  expect(plain).toEqual(["db/fts.ts"]);
+});
+
 test("the lockfile names no host", () => {
   expect(readText("bun.lock")).not.toMatch(/https?:\/\//);
 });

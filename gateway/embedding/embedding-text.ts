@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
+import { streamSafe } from "../base/stream-safe.ts";
 import { LongWords } from "../text/long-words.ts";
 import { encodedInSlices, joined, sliceChars, sliceProbe, sliceText, yieldAfter } from "../text/text-slices.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
@@ -85,7 +86,7 @@ class SpecialTokenEncoder {
   }
 
   #idsOf(text: string, withSpecial: boolean): Int32Array {
-    return Int32Array.from(this.#tokenizer.encode(text, { add_special_tokens: withSpecial }).ids);
+    return Int32Array.from(this.#tokenizer.encode(streamSafe(text), { add_special_tokens: withSpecial }).ids);
   }
 
   /**

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import type { TokenPair } from "../../worker/contract/embedding.ts";
+import { streamSafe } from "../base/stream-safe.ts";
 import { LongWords } from "../text/long-words.ts";
 import { encodedInSlices, joined, sliceChars, sliceProbe, sliceText, yieldAfter } from "../text/text-slices.ts";
 import { readJson } from "./embedding-text.ts";
@@ -74,7 +75,7 @@ export class PairText {
   }
 
   #idsOf(text: string): Int32Array {
-    return Int32Array.from(this.#tokenizer.encode(text, { add_special_tokens: false }).ids);
+    return Int32Array.from(this.#tokenizer.encode(streamSafe(text), { add_special_tokens: false }).ids);
   }
 
   /** Finds the tokens by encoding a pair of which both texts are known. */

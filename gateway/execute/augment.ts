@@ -1,6 +1,7 @@
 /** Retrieval over a document that comes with the query: it is split as an uploaded one is, and BM25 ranks its parts. */
 
 import { Pace } from "../base/pace.ts";
+import { streamSafe } from "../base/stream-safe.ts";
 import { chunkText } from "../corpus/ingest/chunk.ts";
 import { augmentFragments } from "../query/builder.ts";
 import type { Augment, Message } from "../query/ir.ts";
@@ -87,7 +88,7 @@ export async function rank(texts: readonly string[], question: string, pace: Pac
 /** The words of a text: runs of letters and digits, in one case and without accents. */
 function wordsOf(text: string): readonly string[] {
   return (
-    text
+    streamSafe(text)
       .normalize("NFKD")
       .replace(/\p{M}/gu, "")
       .toLowerCase()

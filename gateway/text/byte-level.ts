@@ -6,6 +6,7 @@
  */
 import type { Tokenizer } from "@huggingface/tokenizers";
 import { yieldToOthers } from "../base/pace.ts";
+import { streamSafe } from "../base/stream-safe.ts";
 import { BytePairs, byteLetters } from "./byte-pairs.ts";
 import type { ModelText } from "./model-text.ts";
 
@@ -105,7 +106,7 @@ export class ByteLevelEncoder {
   }
 
   #wordsOf(text: string): readonly string[] {
-    let words: string[] = [this.#isNfc ? text.normalize("NFC") : text];
+    let words: string[] = [this.#isNfc ? streamSafe(text).normalize("NFC") : text];
     for (const pattern of this.#patterns) words = words.flatMap((word) => cut(word, pattern));
     return words;
   }

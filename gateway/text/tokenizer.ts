@@ -8,6 +8,7 @@ import { LRUCache } from "lru-cache";
 import { z } from "zod";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
+import { streamSafe } from "../base/stream-safe.ts";
 import { ByteLevelEncoder } from "./byte-level.ts";
 import { LongWords } from "./long-words.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
@@ -46,6 +47,7 @@ export class TextTokenizer {
   readonly #byteLevel: ByteLevelEncoder | undefined;
   /** Only where the library encodes: its tables of merges take as much memory as the encoder's. */
   readonly #longWords: LongWords | undefined;
+  readonly #normalizes: boolean;
   /** Counts the characters of texts that are encoded outside prompts since other work last ran. */
   readonly #unyielded = { chars: 0 };
   /** A token put before each plain text that does not open the prompt. Its name is random, so no user can write it. */
@@ -72,6 +74,7 @@ export class TextTokenizer {
     const hasLayout = controls.length < tokenizer.added_tokens.length;
     this.#byteLevel = hasLayout ? undefined : ByteLevelEncoder.of(this.#plain, text);
     this.#longWords = this.#byteLevel === undefined ? new LongWords(this.#plain) : undefined;
+    this.#normalizes = (tokenizer as { normalizer?: unknown }).normalizer != null;
     this.#encoded = new LRUCache({
       maxSize: options.cacheBytes,
       sizeCalculation: (ids, key) => rememberedBytes(key, ids),
@@ -223,7 +226,8 @@ export class TextTokenizer {
   }
 
   #libraryIdsOf(text: string, first: boolean): Int32Array {
-    const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
+    const safe = this.#normalizes ? streamSafe(text) : text;
+    const { ids } = this.#plain.encode(first ? safe : this.#notFirst + safe, { add_special_tokens: false });
     return Int32Array.from(first ? ids : ids.slice(1));
   }
 

@@ -5,6 +5,7 @@ import { parseConfig } from "../../gateway/config.ts";
 import { ByteLevelEncoder } from "../../gateway/text/byte-level.ts";
 import { readModelText, type TokenizerJson } from "../../gateway/text/model-text.ts";
 import { anyCodePoints } from "../support/code-points.ts";
+import { longestNormalizedRow, manyMarks } from "../support/normalized.ts";
 import { yieldsDuring } from "../support/yields.ts";
 import { byteLevelTokenizer } from "./models.ts";
 
@@ -102,4 +103,9 @@ test("a long word gives way to other work", async () => {
   const encoder = encoderOf(tokenizers["the demo's"] as TokenizerJson);
   const { yields } = await yieldsDuring(async () => void (await encoder?.encodeInSlices("abcdefghij".repeat(6_000))));
   expect(yields).toBeGreaterThan(20);
+});
+
+test("a row of marks that no language has is parted before it is put in order", async () => {
+  const json = tokenizers["a normalizer"] ?? demo.tokenizer;
+  expect(await longestNormalizedRow(() => encoderOf(json)?.encode(manyMarks(2_000)))).toBe(30);
 });

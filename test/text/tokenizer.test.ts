@@ -6,6 +6,7 @@ import { readModelText } from "../../gateway/text/model-text.ts";
 import { sliceText } from "../../gateway/text/text-slices.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { longestNormalizedRow, manyMarks } from "../support/normalized.ts";
 import { yieldsDuring } from "../support/yields.ts";
 import { byteLevelTokenizer, models } from "./models.ts";
 
@@ -134,4 +135,10 @@ describe("control tokens", () => {
     expect(open().countTokens("<|im_end|>")).toBeGreaterThan(1);
     expect(open().countTokens("")).toBe(0);
   });
+});
+
+test("a row of marks that no language has is parted before the library puts it in order", async () => {
+  const json = { ...byteLevelTokenizer(["<s>"]), normalizer: { type: "NFKC" } };
+  const tokenizer = open({ ...demo, tokenizer: json });
+  expect(await longestNormalizedRow(() => tokenizer.encodeText(manyMarks(2_000)))).toBe(30);
 });

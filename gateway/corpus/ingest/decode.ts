@@ -1,5 +1,6 @@
 /** Decodes the text of a file's bytes, or tells the file's owner why that is not possible. */
 import type { CorpusFileErrorCode } from "../../../db/schema.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { corpusLimits } from "../base/limits.ts";
 
 /** A fault of the file itself. Its message is for the file's owner. */
@@ -19,16 +20,25 @@ export class OverBounds extends FileError {
   }
 }
 
-/** @throws FileError invalid_file */
-export function decodeText(bytes: Uint8Array): string {
+/** Bytes that are decoded in one turn of the event loop: two milliseconds' work where few are ASCII. */
+const bytesPerTurn = 256 * 1024;
+
+/** Decodes a text in slices, between which other work runs. @throws FileError invalid_file */
+export async function decodeText(bytes: Uint8Array): Promise<string> {
   // A UTF-16 unit takes three bytes at most, so this is too much whatever it says.
   if (bytes.byteLength > corpusLimits.maxTextChars * 3) throw tooLong();
-  let text: string;
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  const parts: string[] = [];
   try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    for (let at = 0; at < bytes.byteLength; at += bytesPerTurn) {
+      if (at > 0) await yieldToOthers();
+      parts.push(decoder.decode(bytes.subarray(at, at + bytesPerTurn), { stream: true }));
+    }
+    parts.push(decoder.decode());
   } catch {
     throw new FileError("invalid_file", "The file is not valid UTF-8 text.");
   }
+  const text = parts.join("");
   if (text.includes("\0")) throw new FileError("invalid_file", "The file has NUL characters, so it is not text.");
   return checkedText(text);
 }

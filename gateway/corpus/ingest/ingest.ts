@@ -239,7 +239,7 @@ export class Ingestor {
     let bytes: Uint8Array | undefined = await this.#content.read(source.id);
     const kind = fileKindOf(source.filename, source.mediaType, bytes);
     if (kind === "plain" || kind === "markdown" || kind === "lines")
-      return { text: atMost(maxChars, decodeText(bytes)), kind, pages: [] };
+      return { text: atMost(maxChars, await decodeText(bytes)), kind, pages: [] };
     if (lane === "large") {
       // Only one large document is read at a time, since that may take much memory. Meanwhile the texts of others are
       // ingested.
@@ -307,18 +307,18 @@ class WorkClock {
  * @throws FileError with the reason as a sentence
  */
 export async function documentText(filename: string, bytes: Uint8Array): Promise<string> {
-  const kind = kindOrText(filename, bytes);
-  if (kind === "plain" || kind === "markdown" || kind === "lines") return decodeText(bytes);
+  const kind = await kindOrText(filename, bytes);
+  if (kind === "plain" || kind === "markdown" || kind === "lines") return await decodeText(bytes);
   const extractor = new Extractor(largeExtraction, new ReaderProgram());
   return checkedText((await extractor.extract(kind, bytes, new AbortController().signal)).text);
 }
 
-function kindOrText(filename: string, bytes: Uint8Array): FileKind {
+async function kindOrText(filename: string, bytes: Uint8Array): Promise<FileKind> {
   try {
     return fileKindOf(filename, "", bytes);
   } catch (error) {
     try {
-      decodeText(bytes);
+      await decodeText(bytes);
       return "plain";
     } catch {
       throw error;

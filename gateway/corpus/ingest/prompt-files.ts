@@ -123,7 +123,8 @@ export class PromptFiles {
     try {
       const bytes = await found.read();
       const kind = fileKindOf(found.filename ?? "", found.mediaType, bytes);
-      if (kind === "plain" || kind === "markdown" || kind === "lines") return { text: decodeText(bytes), pages: [] };
+      if (kind === "plain" || kind === "markdown" || kind === "lines")
+        return { text: await decodeText(bytes), pages: [] };
       const { text, pages } = await this.#extractor.extract(kind, bytes, signal);
       const read = { text: checkedText(text), pages };
       this.#texts.set(tenantId, key, read, text.length * 2 + pages.length * bytesPerPage);

@@ -13,6 +13,7 @@ import { searchVectors } from "../../../db/vectors.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { ApiError } from "../../base/errors.ts";
 import { Pace } from "../../base/pace.ts";
+import { streamSafe } from "../../base/stream-safe.ts";
 import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { CorpusDeps, Reranker } from "../base/ports.ts";
@@ -90,7 +91,7 @@ interface RankedHit extends Hit {
  */
 export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
   requireAll(deps.corpora, request);
-  const query = request.query.slice(0, corpusLimits.maxQueryChars);
+  const query = streamSafe(request.query.slice(0, corpusLimits.maxQueryChars));
   const passing = await passingFiles(deps, request);
   const onTokens = (count: number): void => deps.onSearched?.(request.tenantId, count);
   const weights = request.weights ?? (deps.hybridByDefault ? hybrid : byWords);

@@ -139,6 +139,7 @@ export const corpusCases: readonly StallCase[] = [
   searchCase("16 queries of 16,000 characters", { query: times(16, (at) => prose(16_000, at)) }),
   searchCase("one query, 60 filters", { query: "river ships", filters }),
   searchCase("common words", { query: "the and that about under near of every" }),
+  searchCase("16,000 combining marks", { query: `a${"\u0315".repeat(8_000)}${"\u0327".repeat(8_000)}` }),
   searchCase("one word of 16,000 letters", { query: "abcdefghij".repeat(1_600) }),
   freshCase(`POST ${store}/files`, "a file of 3.5 MB in chunks of 16 tokens", async (world) => {
     const body = { file_id: await freshFile(world, 3.5 * mib), chunking_strategy: chunking(16) };
@@ -150,6 +151,10 @@ export const corpusCases: readonly StallCase[] = [
   }),
   freshCase(`POST ${store}/files`, "one word of 8 million letters", async (world) => {
     const fileId = await upload(world.hostile.client, "abcdefghij".repeat(800_000) + crypto.randomUUID(), "word.txt");
+    return { path: `/v1/vector_stores/${world.ids.vector_store_id}/files`, ...json({ file_id: fileId }) };
+  }),
+  freshCase(`POST ${store}/files`, "8 million characters that are not ASCII", async (world) => {
+    const fileId = await upload(world.hostile.client, "é ü ß ".repeat(1_300_000) + crypto.randomUUID(), "signs.txt");
     return { path: `/v1/vector_stores/${world.ids.vector_store_id}/files`, ...json({ file_id: fileId }) };
   }),
   freshCase(`POST ${store}/files`, "HTML of many tags", async (world) => {

@@ -28,6 +28,9 @@ export const generationCases: readonly StallCase[] = [
   chatCase("one word of 65,000 letters", () => ({ messages: [user("abcdefghij".repeat(6_500))] })),
   chatCase("one word of 8 million letters", () => ({ messages: [user("abcdefghij".repeat(800_000))] })),
   chatCase("2 million emoji", () => ({ messages: [user("\u{1f600}".repeat(2_000_000))] })),
+  chatCase("60,000 combining marks", () => ({
+    messages: [user(`a${"\u0315".repeat(30_000)}${"\u0327".repeat(30_000)}`)],
+  })),
   chatCase("900 messages of 200 parts", () => ({ messages: times(900, () => user(parts(200, textPart))) })),
   chatCase("900 messages of 200 parts, a field misspelt", () => ({
     messages: times(900, () => user(parts(200, misspelt))),
