@@ -12,8 +12,15 @@ import type { Db } from "./open.ts";
 export const maxSearchTerms = 64;
 /** The most fragments that one search ranks. Ranking takes about 1 to 3 µs for each. */
 const maxCandidates = 10_000;
-/** Fragments that are looked at, ranked or not, before the search yields to the event loop. */
-const fragmentsPerPiece = 10_000;
+/**
+ * Fragments that are ranked before the search yields to the event loop. A fragment can hold 4,096 of the question's words,
+ * and then takes some 50 µs.
+ */
+const fragmentsPerPiece = 512;
+/** Characters of one phrase: each is looked for at every place of the others. A longer run becomes several phrases. */
+const maxPhraseChars = 8;
+/** Characters of one word. What FTS5 takes for several words, as it does where marks stand in a word, is a phrase too. */
+const [maxWordChars, maxMarkedWordChars] = [128, 32];
 
 /**
  * For each hit that is wanted, this many of bm25's are compared by their shares. bm25 counts a word that most fragments
@@ -134,7 +141,8 @@ export function* searchFullText(
     where ${table} match ? and ${table}.rowid > ? and ${table}.rowid <= ? ${filter} limit ?`;
   const match = matchExpression(terms);
   let best: Ranked[] = [];
-  const isOnePiece = candidates <= fragmentsPerPiece;
+  // FTS5 looks for a phrase from the index's beginning on, whatever rows are asked for.
+  const isOnePiece = candidates <= fragmentsPerPiece || terms.some(isPhrase);
   for (let left = maxCandidates, after = 0; left > 0; ) {
     const last = isOnePiece ? Number.MAX_SAFE_INTEGER : endOfPiece(db, table, match, after);
     if (last === undefined) break;
@@ -186,7 +194,6 @@ function* sharesOf(
       .get(),
   );
   const fragments = sample?.n ?? 0;
-  const inSample = `select count(*) as n from ${table} where ${table} match ? and rowid <= ?`;
   // The sign before a rowid makes SQLite read all fragments that have the word, at 0.05 µs each, instead of looking for
   // each of the given ones, at 30 µs each.
   const holding = (rowid: string): string =>
@@ -195,12 +202,8 @@ function* sharesOf(
   let whole = 0;
   for (const { term, count } of asked.length > 0 ? asked : counted) {
     const isWhole = fragments < maxCandidates || count === 0;
-    const found = isWhole
-      ? count
-      : db.statement("countInSample", () =>
-          db.client.query<{ n: number }, [string, number]>(inSample).get(term, sample?.last ?? 0),
-        )?.n;
-    const weight = Math.log(1 + (fragments - (found ?? 0) + 0.5) / ((found ?? 0) + 0.5));
+    const found = isWhole ? count : countOf(db, table, term, sample?.last ?? 0);
+    const weight = Math.log(1 + (fragments - found + 0.5) / (found + 0.5));
     whole += weight;
     if (count === 0) continue;
     const rows = db.statement("fragmentsHolding", () =>
@@ -238,6 +241,14 @@ function endOfPiece(db: Db, table: string, match: string, after: number): number
   return row?.last ?? undefined;
 }
 
+/** How many fragments up to `last` have the term, counted up to `maxCandidates`. */
+function countOf(db: Db, table: string, term: string, last = Number.MAX_SAFE_INTEGER): number {
+  const sql = `select count(*) as n from (
+    select 1 from ${table} where ${table} match ? and rowid <= ? limit ${maxCandidates})`;
+  const row = db.statement("countMatches", () => db.client.query<{ n: number }, [string, number]>(sql).get(term, last));
+  return row?.n ?? 0;
+}
+
 /** Reads the hits that still exist. */
 function hitsOf(db: Db, best: readonly Ranked[]): readonly Omit<SearchHit, "share">[] {
   const sql = `
@@ -259,11 +270,9 @@ function hitsOf(db: Db, best: readonly Ranked[]): readonly Omit<SearchHit, "shar
  * other terms occur in so many fragments that they hardly tell them apart.
  */
 function* selectiveTerms(db: Db, table: string, terms: readonly string[]): Generator<void, Selection> {
-  const sql = `select count(*) as n from (select 1 from ${table} where ${table} match ? limit ${maxCandidates})`;
   const counted: CountedTerm[] = [];
   for (const term of terms) {
-    const row = db.statement("countMatches", () => db.client.query<{ n: number }, [string]>(sql).get(term));
-    counted.push({ term, count: row?.n ?? 0 });
+    counted.push({ term, count: countOf(db, table, term) });
     yield;
   }
   const selected: string[] = [];
@@ -288,21 +297,33 @@ const scriptRun = new RegExp(`[${unspacedScripts}]+|[^${unspacedScripts}]+`, "gu
 const indexedText = (text: string): string => text.replaceAll("\0", " ").replace(unspacedChar, " $& ");
 
 /**
- * Turns a user's words into FTS5 phrases, each quoted. A run of a script without spaces becomes one phrase of its
- * characters. Only letters, digits and marks are taken, so operators, column names and quotes in the text have no
- * effect.
+ * Turns a user's words into FTS5 phrases, each quoted. A run of a script without spaces becomes phrases of its characters.
+ * Only letters, digits and marks are taken, so operators, column names and quotes in the text have no effect.
  */
 export function searchTerms(query: string): readonly string[] {
   const words = query.normalize("NFC").match(/[\p{L}\p{N}][\p{L}\p{N}\p{M}]*/gu) ?? [];
   const terms = new Set<string>();
   for (const word of words) {
     for (const run of word.match(scriptRun) ?? []) {
-      if (terms.size >= maxSearchTerms) return [...terms];
-      terms.add(`"${indexedText(run).trim().replace(/ {2,}/g, " ").toLowerCase()}"`);
+      for (const part of partsOf(run)) {
+        if (terms.size >= maxSearchTerms) return [...terms];
+        terms.add(`"${indexedText(part).trim().replace(/ {2,}/g, " ").toLowerCase()}"`);
+      }
     }
   }
   return [...terms];
 }
+
+/** A run of a script without spaces in phrases; the beginning of any other word. */
+function partsOf(run: string): readonly string[] {
+  if (run.search(unspacedChar) === 0) return run.match(phraseOf) ?? [];
+  return [run.slice(0, /\p{M}/u.test(run) ? maxMarkedWordChars : maxWordChars).toWellFormed()];
+}
+
+const phraseOf = new RegExp(`[^]{1,${maxPhraseChars}}`, "gu");
+
+/** Whether FTS5 may take the term for several words. */
+const isPhrase = (term: string): boolean => / |\p{M}|[^\0-\uffff]/u.test(term);
 
 /** An FTS5 expression that matches any of the terms. */
 export const matchExpression = (terms: readonly string[]): string => terms.join(" OR ");

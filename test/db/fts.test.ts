@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import fc from "fast-check";
 import { type CorpusRow, insertCorpus } from "../../db/corpora.ts";
 import { attachFile, type CorpusFileRow, completeFile } from "../../db/corpus-files.ts";
@@ -198,6 +198,26 @@ describe("searchFullText", () => {
     expect(searchTerms(Array.from({ length: 500 }, (_, i) => `w${i}`).join(" "))).toHaveLength(maxSearchTerms);
     expect(searchTerms("a東".repeat(500)).length).toBeLessThanOrEqual(maxSearchTerms);
     expect(searchTerms("Fox FOX fox 東京")).toEqual(['"fox"', '"東 京"']);
+  });
+
+  test("a long run of a script without spaces is several phrases, and words have an end", () => {
+    expect(searchTerms("東京は日本の首都です。")).toEqual(['"東 京 は 日 本 の 首 都"', '"で す"']);
+    expect(searchTerms("字".repeat(16_000))).toEqual(['"字 字 字 字 字 字 字 字"']);
+    expect(searchTerms("a\u0903".repeat(8_000)).map((term) => term.length)).toEqual([34]);
+    expect(searchTerms("abcdefghij".repeat(1_600)).map((term) => term.length)).toEqual([130]);
+  });
+
+  test("words that fragments are full of are ranked in a part of the fragments at a time", () => {
+    const { corpus } = corpusOf(
+      "full",
+      Array.from({ length: 1_100 }, () => "a b c d e f g h ".repeat(50)),
+    );
+    using statement = spyOn(db, "statement");
+    expect(searchFullText(db, corpus.seq, "a b c d e f g h", 10)).toHaveLength(10);
+    const ranked = statement.mock.results.flatMap(({ value }, index) =>
+      statement.mock.calls[index]?.[0] === "searchFullText" ? [(value as unknown[]).length] : [],
+    );
+    expect(ranked).toEqual([512, 512, 76]);
   });
 
   test("words that are nearly everywhere do not widen a search that has rarer ones", () => {
