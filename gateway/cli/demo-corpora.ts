@@ -8,8 +8,12 @@ export { demoModelFolder };
 export interface DemoCorpus {
   readonly tenant: string;
   readonly documents: readonly { readonly name: string; readonly text: string }[];
+  /** `answer`: words that a right answer holds; the model answers with the sentence of the page that holds them. */
   readonly questions: readonly { readonly question: string; readonly answer: string }[];
 }
+
+/** As many tokens as the sentence that answers a shipped question has at most. */
+export const demoAnswerTokens = 64;
 
 export function readDemoCorpora(folder: string = join(demoModelFolder, "corpora")): DemoCorpus[] {
   const tenants = readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isDirectory());

@@ -4,18 +4,19 @@ import { textTable } from "./support/text-table.ts";
 
 export interface AskedQuestion {
   readonly question: string;
+  /** Words that a right answer holds. */
   readonly expected: string;
-  readonly answer: ChatAnswer;
+  readonly answer: Pick<ChatAnswer, "text" | "clientTtftMs" | "usage">;
 }
 
 export function answersTable(cold: readonly AskedQuestion[], prepared: readonly AskedQuestion[]): string {
   const rows = prepared.map(({ question, expected, answer }, index) => {
     const before = cold[index]?.answer;
     const { prompt_tokens, prompt_tokens_details } = answer.usage;
-    const isRight = answer.text.trim() === expected && before?.text.trim() === expected;
+    const isRight = answer.text.includes(expected) && before?.text === answer.text;
     return [
       `  ${isRight ? "✓" : "✗"} ${question}`,
-      shortened(answer.text.trim()),
+      excerpt(answer.text.trim(), expected),
       `${(before?.clientTtftMs ?? Number.NaN).toFixed(1)} ms`,
       `${answer.clientTtftMs.toFixed(1)} ms`,
       `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`,
@@ -36,8 +37,12 @@ function medianTtftMs(asked: readonly AskedQuestion[]): number {
   return sorted[sorted.length >> 1] ?? Number.NaN;
 }
 
-function shortened(text: string, maxChars = 60): string {
-  return text.length <= maxChars ? text : `${text.slice(0, maxChars - 1)}…`;
+/** So much of a sentence as the table has room for, with the words that were asked for in it. */
+function excerpt(text: string, expected: string, maxChars = 68): string {
+  if (text.length <= maxChars) return text;
+  const end = text.indexOf(expected) + expected.length;
+  if (end < maxChars) return `${text.slice(0, maxChars - 1)}…`;
+  return `…${text.slice(end - maxChars + 2, end).replace(/^\S*\s/, "")}…`;
 }
 
 export function closingWords(demo: {

@@ -6,7 +6,7 @@ import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type DemoCorpus, readDemoCorpora } from "./demo-corpora.ts";
+import { type DemoCorpus, demoAnswerTokens, readDemoCorpora } from "./demo-corpora.ts";
 import { type AskedQuestion, answersTable, closingWords } from "./demo-report.ts";
 import { HttpClient, HttpError } from "./support/client.ts";
 import { CommandError } from "./support/command.ts";
@@ -75,7 +75,7 @@ async function askAll(
       messages: [{ role: "user", content: question }],
       file_search: { vector_store_ids: [storeId], max_num_results: fragmentsPerQuestion },
       temperature: 0,
-      max_tokens: 48,
+      max_tokens: demoAnswerTokens,
       ...(reuse ? {} : { spangate: { reuse: false } }),
     });
     asked.push({ question, expected, answer });

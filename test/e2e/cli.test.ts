@@ -57,7 +57,7 @@ describe("the command line", () => {
     const [first] = corpus?.questions ?? [];
     const args = ["ask", first?.question ?? "", "--store", ingested.output, "--max-results", "6", "--stats"];
     const answer = await spangate(args);
-    expect(answer.output).toBe(first?.answer ?? "");
+    expect(answer.output).toContain(first?.answer ?? "?");
     expect(answer.errors).toMatch(/first token [\d.]+ ms .* [1-9]\d* cached .* device/);
   });
 
@@ -105,7 +105,7 @@ describe("the command line", () => {
     const { output } = await spangate(["--help"]);
     const names = [...output.matchAll(/^ {2}([a-z]+) /gm)].map(([, name]) => name ?? "");
     const data = ["backup", "restore"];
-    const work = ["tenant", "key", "usage", "ingest", "sync", "prepare", "ask", "query", "explain"];
+    const work = ["tenant", "key", "usage", "ingest", "sync", "source", "prepare", "ask", "query", "explain"];
     expect(names).toEqual(["serve", "status", "doctor", ...work, ...data, "bench", "help"]);
     for (const name of names.slice(0, -1)) {
       const help = await spangate([name, "--help"]);

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { type DemoCorpus, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
+import { type DemoCorpus, demoAnswerTokens, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
 import { prepareStore } from "../../gateway/cli/support/operations.ts";
 import { type ChatParams, createStore, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
@@ -8,6 +8,25 @@ import { startTestServer, type TestServer, type TestTenant } from "../support/se
 setDefaultTimeout(60_000);
 
 const corpora = readDemoCorpora();
+
+/** Retrieved text and a question as the default prompts of two libraries write them. */
+const pastedForms: Record<string, (context: string, question: string) => ChatParams["messages"]> = {
+  LlamaIndex: (context, question) => {
+    const line = "---------------------";
+    const asked = "Given the context information and not prior knowledge, answer the query.";
+    const content = `Context information is below.\n${line}\n${context}\n${line}\n${asked}\nQuery: ${question}\nAnswer: `;
+    return [{ role: "user", content }];
+  },
+  LangChain: (context, question) => {
+    const task =
+      "You are an assistant for question-answering tasks. Use the following pieces of retrieved context to answer the question. " +
+      "If you don't know the answer, just say that you don't know. Use three sentences maximum and keep the answer concise.";
+    return [
+      { role: "system", content: `${task}\n\n${context}` },
+      { role: "user", content: question },
+    ];
+  },
+};
 
 describe("two tenants, each with its documents", () => {
   let server: TestServer;
@@ -37,7 +56,7 @@ describe("two tenants, each with its documents", () => {
     messages: [{ role: "user", content }],
     file_search: { vector_store_ids: [storeId], max_num_results: 6 },
     temperature: 0,
-    max_tokens: 48,
+    max_tokens: demoAnswerTokens,
   });
 
   test("prepares every fragment, with progress that rises to the total", async () => {
@@ -56,8 +75,8 @@ describe("two tenants, each with its documents", () => {
       const { client, corpus, storeId } = party(index);
       for (const { question, answer: expected } of corpus.questions) {
         const answer = await client.chat.completions.create(searchChat(storeId, question));
-        const text = answer.choices[0]?.message.content?.trim();
-        if (text !== expected) misses.push(`${text} (not: ${expected})`);
+        const text = answer.choices[0]?.message.content ?? "";
+        if (!text.includes(expected)) misses.push(`${question} ${text} (not: ${expected})`);
         const { spans } = spangateOf(answer);
         expect(spans.length).toBeGreaterThan(0);
         expect(spans.every(({ source }) => source === "device")).toBe(true);
@@ -134,6 +153,23 @@ describe("two tenants, each with its documents", () => {
     const others = await ask(1);
     expect(others.usage?.prompt_tokens_details?.cached_tokens).toBe(0);
     expect(spangateOf(others).spans.map(({ source }) => source)).toEqual(["computed"]);
+  });
+
+  test.each(Object.entries(pastedForms))("answers from pages pasted in %s's words", async (_name, paste) => {
+    const { client, corpus } = party(0);
+    const pages = corpus.documents.filter(({ name }) => ["bread-course.md", "sourdough-starter.md"].includes(name));
+    expect(pages).toHaveLength(2);
+    const context = pages.map(({ text }) => text.trim()).join("\n\n");
+    const asked = [
+      ["How much does a place on the bread course cost?", "65 euros"],
+      ["How often should the jar be fed?", "once a week"],
+      ["Where was the course held until 2019?", "the old mill"],
+    ] as const;
+    for (const [question, words] of asked) {
+      const messages = paste(context, question);
+      const answer = await client.chat.completions.create({ model: server.model, messages, temperature: 0 });
+      expect(answer.choices[0]?.message.content).toContain(words);
+    }
   });
 
   test("a deleted document is gone from search", async () => {

@@ -1,5 +1,5 @@
 /** The demo's questions over its stores, each answered from prepared fragments and from a prompt computed whole. */
-import type { DemoCorpus } from "../../gateway/cli/demo-corpora.ts";
+import { type DemoCorpus, demoAnswerTokens } from "../../gateway/cli/demo-corpora.ts";
 import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import type { TestServer, TestTenant } from "../support/server.ts";
 
@@ -41,7 +41,7 @@ export async function askQuestions({ model }: TestServer, store: Store): Promise
       messages: [{ role: "user", content: question }],
       file_search: { vector_store_ids: [storeId], max_num_results: 6 },
       temperature: 0,
-      max_tokens: 48,
+      max_tokens: demoAnswerTokens,
       ...(reuse ? {} : { spangate: { reuse: false } }),
     });
   return await Promise.all(
@@ -60,7 +60,7 @@ export function rightAnswers(answers: readonly Answered[]): {
   readonly words: string;
 } {
   const isRight = ({ prepared, computed, expected }: Answered): boolean =>
-    prepared.text.trim() === expected && computed.text.trim() === expected;
+    prepared.text.includes(expected) && computed.text.includes(expected);
   const right = answers.filter(isRight);
   const ofDemo = right.filter((answer) => answer.isOfDemo).length;
   const same = answers.filter(({ prepared, computed }) => prepared.text === computed.text).length;
