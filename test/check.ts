@@ -2,7 +2,7 @@
  * Everything that has to hold before a change lands, in one command: `bun run check [--all] [--only STAGE]… [PATH…]`.
  * A line for each tool and test file as it ends, the whole output of what failed, and a last line of sums.
  */
-import { mkdtempSync, rmSync } from "node:fs";
+import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { availableParallelism, tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
@@ -77,6 +77,8 @@ async function main(): Promise<number> {
   await prepareKernels();
   const measured = readDurations(durationsPath);
   const scratch = mkdtempSync(join(tmpdir(), "spangate-check-"));
+  // Some tests start programs as a user without rights, who has to reach what is laid out here.
+  chmodSync(scratch, 0o755);
   const startMs = performance.now();
   try {
     const outcomes = await runJobs(longestFirst(selected, measured), {
