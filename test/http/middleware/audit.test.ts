@@ -18,7 +18,11 @@ interface Objects {
   readonly sharedId: string;
   readonly jobId: string;
   readonly fragmentId: string;
+  readonly sourceId: string;
 }
+
+/** An address that nobody is asked for: a source of a private network is not read. */
+const sourceUrl = "http://127.0.0.1:9/";
 
 type By = "admin" | "tenant";
 /** Route, who calls it, and the body that it succeeds with. */
@@ -40,6 +44,9 @@ const changes: readonly (readonly [route: string, by: By, body?: object])[] = [
   ["POST /admin/v1/fragments/:fragment_id/pin", "tenant", {}],
   ["POST /admin/v1/fragments/:fragment_id/unpin", "tenant", {}],
   ["POST /admin/v1/fragments/:fragment_id/evict", "tenant", {}],
+  ["POST /admin/v1/vector_stores/:vector_store_id/sources", "tenant", { url: sourceUrl, name: "new" }],
+  ["POST /admin/v1/sources/:source_id/run", "tenant", {}],
+  ["DELETE /admin/v1/sources/:source_id", "tenant"],
   ["DELETE /v1/vector_stores/:vector_store_id/files/:file_id", "tenant"],
   ["DELETE /v1/vector_stores/:vector_store_id", "tenant"],
   ["DELETE /v1/files/:file_id", "tenant"],
@@ -60,6 +67,7 @@ describe("audited changes", () => {
     const [storeId, sharedId] = [await create([fileId]), await create([])];
     await call(app, key, "POST", `/admin/v1/vector_stores/${sharedId}/grants`, { tenant_id: otherId });
     const job = await call(app, key, "POST", `/admin/v1/vector_stores/${sharedId}/prepare`, {});
+    const source = await call(app, key, "POST", `/admin/v1/vector_stores/${storeId}/sources`, { url: sourceUrl });
     await store.world.corpus.idle();
     const [fragmentId = ""] = (await call(app, key, "GET", `/admin/v1/vector_stores/${storeId}/fragments`)).ids;
     objects = {
@@ -72,15 +80,16 @@ describe("audited changes", () => {
       sharedId,
       jobId: job.id,
       fragmentId,
+      sourceId: source.id,
     };
   });
   afterEach(() => store.world.remove());
 
   const make = ([route, by, body]: (typeof changes)[number]): Promise<Answer> => {
-    const { tenantId, otherId, key, keyId, fileId, storeId, sharedId, jobId, fragmentId } = objects;
+    const { tenantId, otherId, key, keyId, fileId, storeId, sharedId, jobId, fragmentId, sourceId } = objects;
     const ids: Record<string, string> = {
       ...{ tenant_id: tenantId, other_id: otherId, key_id: keyId, file_id: fileId },
-      ...{ vector_store_id: storeId, shared_id: sharedId, job_id: jobId, fragment_id: fragmentId },
+      ...{ vector_store_id: storeId, shared_id: sharedId, job_id: jobId, fragment_id: fragmentId, source_id: sourceId },
     };
     const [method = "", path = ""] = route.split(" ");
     const url = path.replace(/:(\w+)/g, (_, name) => ids[name] ?? "");
@@ -97,6 +106,7 @@ describe("audited changes", () => {
     "tenant_limits",
     "api_key_limits",
     "fragment_pins",
+    "sources",
   ];
   const state = () => JSON.stringify([...tables, "corpus_files"].map((table) => [table, rowsOf(table)]));
   const events = () => rowsOf("audit_events") as { action: string; object_ids: string; tenant_id: string | null }[];
