@@ -202,6 +202,7 @@ export const fragmentPins = sqliteTable("fragment_pins", {
 export const vectorIndexes = sqliteTable("vector_indexes", {
   corpusSeq: integer("corpus_seq").primaryKey(),
   modelSeq: integer("model_seq").notNull(),
+  isStale: integer("is_stale").notNull(),
 });
 
 export type BatchStatus =

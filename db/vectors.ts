@@ -49,21 +49,26 @@ export function vectorModel(db: Db, id: string, dimensions: number): VectorModel
 
 /**
  * Drops the indexes of other models and of deleted corpora, and removes the entries of fragments that were removed
- * while the extension was missing. Call at the start.
+ * while the extension was missing. Call at the start: it costs next to nothing where nothing of that has happened.
  */
 export function repairVectorIndexes(db: Db, model: VectorModel): void {
   if (!db.hasVectors) return;
   db.transaction("repairVectorIndexes", () => {
-    const sql = `select i.corpus_seq, i.model_seq, c.seq is not null as kept
-      from vector_indexes i left join corpora c on c.seq = i.corpus_seq`;
-    const rows = db.client.query<{ corpus_seq: number; model_seq: number; kept: number }, []>(sql).all();
-    for (const { corpus_seq: corpusSeq, model_seq: modelSeq, kept } of rows) {
-      if (modelSeq !== model.seq || kept === 0) dropVectors(db, corpusSeq);
+    const sql = `select i.corpus_seq, i.model_seq <> ? or c.seq is null as is_useless
+      from vector_indexes i left join corpora c on c.seq = i.corpus_seq
+      where i.is_stale or i.model_seq <> ? or c.seq is null`;
+    const rows = db.client.query<{ corpus_seq: number; is_useless: number }, number[]>(sql).all(model.seq, model.seq);
+    for (const { corpus_seq: corpusSeq, is_useless: isUseless } of rows) {
+      if (isUseless) dropVectors(db, corpusSeq);
       else
         db.client.run(`delete from ${tableOf(corpusSeq)} where seq not in (select fragment_seq from fragment_vectors)`);
     }
+    db.client.run("update vector_indexes set is_stale = 0 where is_stale");
     // A vector whose index was dropped is not found any more, so its fragment has to be embedded again.
-    db.client.query("delete from fragment_vectors where model_seq <> ?").run(model.seq);
+    const others = "select seq from embedding_models where seq <> ?";
+    if (db.client.query(others).get(model.seq) === null) return;
+    db.client.query(`delete from fragment_vectors where model_seq in (${others})`).run(model.seq);
+    db.client.query("delete from embedding_models where seq <> ?").run(model.seq);
   });
 }
 
@@ -165,7 +170,12 @@ export function copyVectors(
 
 /** Removes index entries of fragments that are being removed. Their vectors are removed with their rows. */
 export function unindexVectors(db: Db, corpusSeq: number, fragmentSeqs: readonly number[]): void {
-  if (!db.hasVectors || indexModel(db, corpusSeq) === undefined) return;
+  if (indexModel(db, corpusSeq) === undefined) return;
+  if (!db.hasVectors) {
+    const stale = "update vector_indexes set is_stale = 1 where corpus_seq = ?";
+    db.statement("unindexVectors", () => db.client.query(stale).run(corpusSeq));
+    return;
+  }
   const sql = `delete from ${tableOf(corpusSeq)} where seq = ?`;
   db.statement("unindexVectors", () => {
     const statement = db.client.query(sql);
@@ -264,7 +274,9 @@ function createIndex(db: Db, corpusSeq: number, model: VectorModel): string {
   if (present !== undefined) dropVectors(db, corpusSeq);
   const bits = codeBytes(model.dimensions) * 8;
   db.client.run(`create virtual table ${table} using vec0(seq integer primary key, code bit[${bits}])`);
-  db.client.query("insert into vector_indexes (corpus_seq, model_seq) values (?, ?)").run(corpusSeq, model.seq);
+  db.client
+    .query("insert into vector_indexes (corpus_seq, model_seq, is_stale) values (?, ?, 0)")
+    .run(corpusSeq, model.seq);
   return table;
 }
 
