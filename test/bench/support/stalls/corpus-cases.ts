@@ -54,6 +54,9 @@ function freshCase(
   };
 }
 
+/** What it leaves is looked at once the file has been ingested. */
+const ingestedCase: typeof freshCase = (...of) => ({ ...freshCase(...of), ingests: true });
+
 const json = (body: unknown) => ({ body: JSON.stringify(body), contentType: "application/json" });
 
 export const corpusCases: readonly StallCase[] = [
@@ -145,15 +148,15 @@ export const corpusCases: readonly StallCase[] = [
     const body = { file_id: await freshFile(world, 3.5 * mib), chunking_strategy: chunking(16) };
     return { path: `/v1/vector_stores/${world.ids.vector_store_id}/files`, ...json(body) };
   }),
-  freshCase(`POST ${store}/files`, "Markdown of a million lines", async (world) => {
+  ingestedCase(`POST ${store}/files`, "Markdown of a million lines", async (world) => {
     const fileId = await upload(world.hostile.client, "# a\n\n- b\n".repeat(800_000) + crypto.randomUUID(), "lines.md");
     return { path: `/v1/vector_stores/${world.ids.vector_store_id}/files`, ...json({ file_id: fileId }) };
   }),
-  freshCase(`POST ${store}/files`, "one word of 8 million letters", async (world) => {
+  ingestedCase(`POST ${store}/files`, "one word of 8 million letters", async (world) => {
     const fileId = await upload(world.hostile.client, "abcdefghij".repeat(800_000) + crypto.randomUUID(), "word.txt");
     return { path: `/v1/vector_stores/${world.ids.vector_store_id}/files`, ...json({ file_id: fileId }) };
   }),
-  freshCase(`POST ${store}/files`, "8 million characters that are not ASCII", async (world) => {
+  ingestedCase(`POST ${store}/files`, "8 million characters that are not ASCII", async (world) => {
     const fileId = await upload(world.hostile.client, "é ü ß ".repeat(1_300_000) + crypto.randomUUID(), "signs.txt");
     return { path: `/v1/vector_stores/${world.ids.vector_store_id}/files`, ...json({ file_id: fileId }) };
   }),
