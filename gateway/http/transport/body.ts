@@ -110,11 +110,17 @@ export async function readPieces(
   const cancel = (): void => void reader.cancel().catch(() => undefined);
   const startMs = performance.now();
   let late = false;
+  const lateness = Promise.withResolvers<never>();
+  lateness.promise.catch(() => undefined);
   const check = (): void => {
     const leftMs = startMs + readMs + byteCount / limits.bodyBytesPerMs - performance.now();
     late = leftMs <= 0;
-    if (late) cancel();
-    else timer = setTimeout(check, leftMs);
+    if (!late) {
+      timer = setTimeout(check, leftMs);
+      return;
+    }
+    cancel();
+    lateness.reject(new ApiError("request_timeout"));
   };
   let timer = setTimeout(check, readMs);
   try {
@@ -125,7 +131,8 @@ export async function readPieces(
       byteCount += value.byteLength;
       if (byteCount > maxBytes) throw tooLarge();
       if (kept) budget?.takeBody(value.byteLength);
-      await onPiece(value);
+      // Whoever never takes a piece is as late as a client that never sends one.
+      await Promise.race([onPiece(value), lateness.promise]);
     }
   } catch (error) {
     cancel();

@@ -7,6 +7,7 @@ import type { Context } from "hono";
 import { z } from "zod";
 import type { IdKind } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { StagedFile } from "../../corpus/files/staged-file.ts";
 import { readPieces } from "./body.ts";
@@ -20,6 +21,11 @@ const maxHeaderBytes = 8 * 1024;
 const maxHeaderPairs = 16;
 /** Bytes that are parsed between two turns of the event loop. */
 const sliceBytes = 256 * 1024;
+/**
+ * Bytes of a part that may wait for whoever reads it. More than come in one turn, since the parser waits for ever when the
+ * form ends in the same piece in which a part that it leaves out has filled its buffer.
+ */
+const partBytes = 2 * sliceBytes;
 
 /** A file of a form, its bytes on the disk. */
 export class FormFile<Kind extends IdKind> {
@@ -103,6 +109,8 @@ class FormReader<Kind extends IdKind> {
       });
       await Promise.race([taken, this.#finished.promise]);
       if (this.#fault !== undefined) throw this.#fault;
+      // Parts that are left out pass their bytes on in the next turn.
+      if (at + sliceBytes < bytes.byteLength) await yieldToOthers();
     }
   }
 
@@ -172,6 +180,7 @@ function parserOf(contentType: string): BusboyInstance {
     return new Busboy({
       headers: { "content-type": contentType },
       preservePath: true,
+      fileHwm: partBytes,
       isPartAFile: (_name, _type, filename) => filename !== undefined,
       limits: {
         fieldSize: corpusLimits.maxUploadOverheadBytes,
