@@ -74,8 +74,9 @@ export class QueryService {
   /** @throws ApiError for what is found before anything runs; `events` throws later errors */
   execute(job: QueryJob): QueryRun {
     const choices = choiceCount(job.query);
+    const pace = new Pace();
     const card = this.#check(job.query);
-    const opened = this.#open(card, job, (tree, inner) => this.#textsOf(tree, inner));
+    const opened = this.#open(card, job, (tree, inner) => this.#textsOf(tree, inner), pace);
     let outers: readonly Inner[] = [];
     const events = this.#events(job, opened, (started) => {
       outers = started;
@@ -87,15 +88,17 @@ export class QueryService {
   /** Computes and keeps the KV of the query's prompts without generating. @throws ApiError, the signal's reason */
   async prepare(job: QueryJob): Promise<PreparedSpans> {
     choiceCount(job.query);
-    using opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
+    const pace = new Pace();
+    using opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"), pace);
     return await prepareTree(opened.tree, (await opened.rewritten()).query);
   }
 
   /** Shows what would run, without running it. @throws ApiError, the signal's reason */
   async explain(job: QueryJob): Promise<Explanation> {
     choiceCount(job.query);
+    const pace = new Pace();
     const card = this.#check(job.query);
-    using opened = this.#open(card, job, refuseGenerated("explained"));
+    using opened = this.#open(card, job, refuseGenerated("explained"), pace);
     const rewritten = await opened.rewritten();
     const { residents } = this.#deps;
     const lowerer = this.#deps.lowererFor(card);
@@ -106,8 +109,9 @@ export class QueryService {
   /** The fragments that a query uses, for ordering many queries. Empty when a generate writes the query's search. */
   async uses(job: QueryJob): Promise<readonly FragmentUse[]> {
     choiceCount(job.query);
+    const pace = new Pace();
     const card = this.#check(job.query);
-    using opened = this.#open(card, job, refuseGenerated("planned"));
+    using opened = this.#open(card, job, refuseGenerated("planned"), pace);
     try {
       const { query } = await opened.rewritten();
       return await usesOf(query, this.#deps.lowererFor(card), opened.tree.context(), card.blockTokens);
@@ -125,7 +129,13 @@ export class QueryService {
     return card;
   }
 
-  #open(card: ModelCard, job: QueryJob, textsOf: (tree: TreeRun, inner: Inner) => Promise<readonly string[]>): Opened {
+  /** @param pace begun before the query was checked, since each look at all of a large query takes a slice */
+  #open(
+    card: ModelCard,
+    job: QueryJob,
+    textsOf: (tree: TreeRun, inner: Inner) => Promise<readonly string[]>,
+    pace: Pace,
+  ): Opened {
     const { dispatcher, tokenBytes, lowererFor, cacheSalt, retrieve, fragments, countTokens, onLateEnd } = this.#deps;
     const { requestId, tenantId, reuse, diagnose, restartable } = job;
     const ender = new AbortController();
@@ -159,7 +169,14 @@ export class QueryService {
     return {
       tree,
       resolver,
-      rewritten: async () => this.#rewrite(await traced("retrieval", () => resolver.resolve(markOrigins(job.query)))),
+      rewritten: async () => {
+        await pace.breathe();
+        const marked = markOrigins(job.query);
+        await pace.breathe();
+        const resolved = await traced("retrieval", () => resolver.resolve(marked));
+        await pace.breathe();
+        return await this.#rewrite(resolved);
+      },
       [Symbol.dispose]: () => {
         ender.abort();
         if (resolver.found.length > 0) this.#deps.fragmentsUsed(resolver.found);

@@ -17,7 +17,7 @@ import { choiceCitations } from "../generation/citations.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { logFailure } from "../middleware/every-request.ts";
-import { useText } from "../transport/body.ts";
+import { useText, yieldIfLong } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -192,7 +192,12 @@ export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
     const message = `Send the query as one of ${queryBodyTypes.join(", ")}.`;
     throw new ApiError("unsupported_media_type", { message });
   }
-  return await useText(context, limits.queryBodyBytes, (text) => parse(text, format));
+  return await useText(context, limits.queryBodyBytes, async (text) => {
+    const query = parse(text, format);
+    // What is done with a large query has a turn of its own.
+    await yieldIfLong(text.length);
+    return query;
+  });
 }
 
 function parse(text: string, format: "json" | "yaml"): Query {

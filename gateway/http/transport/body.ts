@@ -157,7 +157,7 @@ export async function readBody(context: BodyContext, maxBytes: number, readMs?: 
 const bytesPerTurn = 256 * 1024;
 
 /** After a step of work on all of a long body, others have their turn. Short bodies never wait behind others' long work. */
-const yieldIfLong = async (length: number): Promise<void> => {
+export const yieldIfLong = async (length: number): Promise<void> => {
   if (length > bytesPerTurn) await yieldToOthers();
 };
 
