@@ -45,7 +45,7 @@ export async function decodeText(bytes: Uint8Array): Promise<string> {
 
 /** @throws FileError invalid_file */
 export function checkedText(text: string): string {
-  if (text.trim() === "") throw new FileError("invalid_file", "The file has no text.");
+  if (!/\S/.test(text)) throw new FileError("invalid_file", "The file has no text.");
   if (text.length > corpusLimits.maxTextChars) throw tooLong();
   return text;
 }

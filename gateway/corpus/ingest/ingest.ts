@@ -12,6 +12,7 @@ import { newId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import { isPassing, reasonOf } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
+import { freeBytes } from "../../base/free-bytes.ts";
 import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
 import type { DocumentKind, PageStart } from "../../extract/protocol.ts";
@@ -238,8 +239,11 @@ export class Ingestor {
     const { extractor, maxChars } = this.#bounds[lane];
     let bytes: Uint8Array | undefined = await this.#content.read(source.id);
     const kind = fileKindOf(source.filename, source.mediaType, bytes);
-    if (kind === "plain" || kind === "markdown" || kind === "lines")
-      return { text: atMost(maxChars, await decodeText(bytes)), kind, pages: [] };
+    if (kind === "plain" || kind === "markdown" || kind === "lines") {
+      const text = atMost(maxChars, await decodeText(bytes));
+      freeBytes(bytes);
+      return { text, kind, pages: [] };
+    }
     if (lane === "large") {
       // Only one large document is read at a time, since that may take much memory. Meanwhile the texts of others are
       // ingested.

@@ -5,6 +5,7 @@
 import type { Context } from "hono";
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
+import { freeBytes } from "../../base/free-bytes.ts";
 import { yieldToOthers } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import type { AppEnv } from "./context.ts";
@@ -183,9 +184,8 @@ export async function readTextPieces(
       unyielded = 0;
       await yieldToOthers();
     }
-    // Left to the garbage collector, the pieces of a large body would take as much memory as its text again. A piece that
-    // fills its buffer shares it with no other piece.
-    if (piece.byteLength === piece.buffer.byteLength) piece.buffer.transfer(0);
+    // Else the pieces of a large body would take as much memory as its text again.
+    freeBytes(piece);
   });
   await onText(decoded(decoder, undefined));
   return byteCount;
