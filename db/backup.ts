@@ -70,9 +70,19 @@ export function backupFolder(dataDir: string, target: string): BackupReport {
   }
 }
 
+/** KV files are not a part of a backup, and their keys would open copies of them. */
+const keyTables = ["kv_objects", "kv_scopes"];
+
+function removeKeys(copy: Database): void {
+  copy.run("pragma secure_delete = on");
+  const find = copy.query("select 1 from sqlite_master where type = 'table' and name = ?");
+  for (const table of keyTables) if (find.get(table) !== null) copy.run(`delete from ${table}`);
+}
+
 function addFiles(path: string, dataDir: string): BackupReport {
   const copy = new Database(path, { strict: true });
   try {
+    removeKeys(copy);
     copy.run("create table backup_files (name text primary key, bytes blob not null) strict");
     const insert = copy.query("insert into backup_files (name, bytes) values (?, ?)");
     insert.run(secretName, readFileSync(join(dataDir, secretName)));

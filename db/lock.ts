@@ -57,6 +57,7 @@ const ownNames = [
   "ballast",
   "files",
   "parts",
+  "kv",
   "dev-access.json",
 ];
 /** The mode bits for the group and others, and the bit that lets others write. */

@@ -330,3 +330,30 @@ export const uploadParts = sqliteTable("upload_parts", {
   byteCount: integer("byte_count").notNull(),
   createdAt: createdAt(),
 });
+
+/** A corpus at one epoch of its salt, whose KV is in files. */
+export const kvScopes = sqliteTable("kv_scopes", {
+  seq: seq(),
+  name: text("name").notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  corpusId: text("corpus_id").notNull(),
+  saltEpoch: integer("salt_epoch").notNull(),
+  sealedKey: blob("sealed_key", { mode: "buffer" }).notNull(),
+});
+
+export const kvObjects = sqliteTable("kv_objects", {
+  seq: seq(),
+  id: text("id").notNull(),
+  scopeSeq: integer("scope_seq").notNull(),
+  sealedKey: blob("sealed_key", { mode: "buffer" }).notNull(),
+  modelDigest: text("model_digest").notNull(),
+  format: text("format").notNull(),
+  rootKey: text("root_key").notNull(),
+  previousKey: text("previous_key").notNull(),
+  lastKey: text("last_key").notNull(),
+  spanKey: text("span_key").notNull(),
+  position: integer("position").notNull(),
+  tokenCount: integer("token_count").notNull(),
+  bytes: integer("bytes").notNull(),
+  usedAt: integer("used_at").notNull(),
+});

@@ -194,6 +194,9 @@ export interface Config {
   readonly devices: readonly string[];
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
   readonly kvBytes: number | undefined;
+  /** Bytes of KV in files; 0: none; undefined: a part of what is free. */
+  readonly kvDiskBytes: number | undefined;
+  readonly kvDiskPath: string;
   /** What each tenant may store that has no limit of its own; undefined: as much as it leaves free on the disk. */
   readonly tenantStorageBytes: number | undefined;
   readonly weights: "float32" | "int8";
@@ -260,6 +263,8 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     rerankModelDir: values.SPANGATE_RERANK_MODEL,
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
+    kvDiskBytes: values.SPANGATE_KV_DISK_BYTES,
+    kvDiskPath: values.SPANGATE_KV_DISK_PATH ?? resolve(values.SPANGATE_DATA, "kv"),
     tenantStorageBytes: values.SPANGATE_TENANT_STORAGE_BYTES,
     weights: values.SPANGATE_WEIGHTS,
     maxRunning: values.SPANGATE_MAX_RUNNING,

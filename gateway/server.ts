@@ -5,8 +5,9 @@ import { checkStart } from "./compose/preflight.ts";
 import { openRecords } from "./compose/records.ts";
 import { openTenants } from "./compose/tenants.ts";
 import { openText } from "./compose/text.ts";
-import { openWorkers, type WorkersOptions } from "./compose/workers.ts";
+import { openKvObjects, openWorkers, type WorkersOptions } from "./compose/workers.ts";
 import { type Config, limits } from "./config.ts";
+import type { CorpusSaltOf } from "./corpus/base/ports.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { openData } from "./data/data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding/embedding-service.ts";
@@ -15,10 +16,14 @@ import { type TenantMeter, tenantMeter } from "./generate/token-metering.ts";
 import { countFailure, countPrepared } from "./generate/usage-counters.ts";
 import { listen } from "./http/listen.ts";
 import { declaredRoutes, type RouteDeclaration } from "./http/transport/route.ts";
+import type { KvObjects } from "./kv/objects.ts";
+import type { KvScopes } from "./kv/scopes.ts";
 import { SpanService } from "./prepare/span-service.ts";
 import { unknownSettings } from "./process/child-environment.ts";
 import type { Metrics } from "./telemetry/metrics.ts";
+import type { CorpusOwners } from "./tenant/corpus-owners.ts";
 import { RateLimiter } from "./tenant/rate-limiter.ts";
+import type { TenantService } from "./tenant/tenants.ts";
 import { openThreads } from "./tools/open-threads.ts";
 
 export interface RunningServer {
@@ -53,6 +58,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
       vocabulary: text.tokenBytes.vocabulary(),
       // Asked for with each request that is sent to a worker.
       kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
+      kv: () => kv,
       onReady: () => corpus.pins.wake(),
       onFailed: (code) => countFailure(records.metrics, code),
     },
@@ -62,19 +68,16 @@ export async function startServer(config: Config, options: StartOptions): Promis
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if ((config.embeddingModelDir ?? config.rerankModelDir) !== undefined) await embedding.card();
   const { db, disk, closeData } = openData(config.dataDir, log);
-  const { tenants, storage, makeKeys } = openTenants(config, db, disk, log);
+  const { tenants, storage, makeKeys, secret } = openTenants(config, db, disk, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
   const records = openRecords(db, storage, log, options.env);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
-  const spans = openSpans({ workers, text, tenants, meter, metrics: () => records.metrics });
+  const { kv, kvScopes } = openKvObjects(config, { db, secret, workers, log });
+  const spans = openSpans({ workers, text, tenants, meter, kv, metrics: () => records.metrics });
   const corpus = new Corpus({
     ...{ db, storage, dataDir: config.dataDir, tokenizer: text.tokenizer },
-    corpusSalt: (corpusId, epoch, tenantId) => {
-      const salt = tenants.corpusSalt(corpusId, epoch);
-      corpusOwners.note(salt, tenantId);
-      return salt;
-    },
+    corpusSalt: saltsOf(tenants, corpusOwners, kvScopes),
     ...{ spans, sealer: tenants.sealer, sourceNetworks: config.sourceNetworks },
     ...searchModels(config, embedding),
     onSearched: meter.spend,
@@ -89,9 +92,10 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const threads = openThreads();
   const fileSide = { storage, files: corpus.files };
   const batches = new BatchService({ db, ...fileSide, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
-  const running = { workers, text, tenants, storage, corpus, batches, embedding, records, threads };
+  const running = { workers, kv, text, tenants, storage, corpus, batches, embedding, records, threads };
   const app = openApp({ ...running, rateLimiter, config, log, state });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
+  kv.start();
   workers.start();
   await corpus.start();
   records.stored.wake();
@@ -103,7 +107,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
     await Promise.all([workers.stop(), embedding.stop(), threads.stop()]);
-    await records.stop();
+    await Promise.all([records.stop(), kv.stop()]);
     closeData();
   };
   let stopped: Promise<void> | undefined;
@@ -119,6 +123,16 @@ export async function startServer(config: Config, options: StartOptions): Promis
       stopped ??= stop();
       return stopped;
     },
+  };
+}
+
+/** Salts of corpora. Their owners are noted, since KV under a salt counts for the owner of its corpus. */
+function saltsOf(tenants: TenantService, corpusOwners: CorpusOwners, kvScopes: KvScopes): CorpusSaltOf {
+  return (corpusId, saltEpoch, tenantId) => {
+    const salt = tenants.corpusSalt(corpusId, saltEpoch);
+    corpusOwners.note(salt, tenantId);
+    kvScopes.note(salt, { tenantId, corpusId, saltEpoch });
+    return salt;
   };
 }
 
@@ -140,13 +154,14 @@ const searchModels = (config: Config, embedding: EmbeddingService) => ({
 
 interface SpanParts extends Pick<AppParts, "workers" | "text" | "tenants"> {
   readonly meter: TenantMeter;
+  readonly kv: KvObjects;
   readonly metrics: () => Metrics;
 }
 
-function openSpans({ workers, text, tenants, meter, metrics }: SpanParts): SpanService {
+function openSpans({ workers, text, tenants, meter, kv, metrics }: SpanParts): SpanService {
   return new SpanService({
     ...workers,
-    meter,
+    ...{ meter, kv },
     modelReady: () => workers.supervisor.firstReady(),
     kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
     lowererFor: text.lowererFor,

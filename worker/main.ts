@@ -26,12 +26,13 @@ async function open(config: WorkerConfig): Promise<Engine> {
     eosTokenIds: opened.model.eosTokenIds,
     limits: { ...config, rowCostTokens: rowCostTokens(opened.model.config) },
     positions: config.kvPositions,
+    modelDigest: opened.model.digest,
     debug: config.checksInvariants,
     clock: () => performance.now(),
     emit,
   });
   process.on("message", (message: GatewayMessage) => receive(engine, opened, message));
-  emit({ type: "ready", card: modelCard(config, opened) });
+  emit({ type: "ready", card: modelCard(config, opened, engine.disk !== undefined) });
   return engine;
 }
 
@@ -47,6 +48,10 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
       return engine.evict(message.blockKeys, message.owner);
     case "pin":
       return engine.cache.pin(message.blockKeys, message.pinned);
+    case "keep":
+    case "catalog":
+    case "forget":
+      return engine.disk?.receive(message);
     case "stats":
       return emit({ type: "stats", id: message.id, stats: statsOf(engine, opened) });
     case "drain":
@@ -60,8 +65,11 @@ function statsOf(engine: Engine, { residentKvBytes }: OpenBackend): WorkerStats 
   return { ...stats, residentBytes: residentKvBytes?.() ?? stats.residentBytes };
 }
 
-function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBackend): ModelCard {
+function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBackend, keepsKv: boolean): ModelCard {
+  const { blockTokens } = backend.shape;
+  const format = keepsKv ? backend.mover?.format : undefined;
   return {
+    ...(format && { kvFormat: { name: format.name, blockTokens, blockBytes: format.bytes } }),
     id: config.modelName || model.id,
     digest: model.digest,
     ...backend.shape,

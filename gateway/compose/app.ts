@@ -38,6 +38,7 @@ import { addDocsRoutes } from "../http/openapi/docs.ts";
 import { addBulkRoutes } from "../http/query/bulk.ts";
 import { addQueryRoutes } from "../http/query/query.ts";
 import type { AppEnv } from "../http/transport/context.ts";
+import type { KvObjects } from "../kv/objects.ts";
 import { tracedDispatcher } from "../telemetry/traced-dispatcher.ts";
 import type { RateLimiter } from "../tenant/rate-limiter.ts";
 import type { TenantStorage } from "../tenant/storage.ts";
@@ -51,6 +52,7 @@ import type { Workers } from "./workers.ts";
 
 export interface AppParts {
   readonly workers: Workers;
+  readonly kv: KvObjects;
   readonly text: TextSide;
   readonly tenants: TenantService;
   readonly storage: TenantStorage;
@@ -127,7 +129,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBatchRoutes(it, batches),
       (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
       (it) => addModelRoutes(it, modelsOf(parts)),
-      (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins }),
+      (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins, kvFiles: () => parts.kv.usage() }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
       records.addRoutes,

@@ -11,7 +11,8 @@ import { TenantService } from "../tenant/tenants.ts";
 import { closeDevAdmin, openDevTenant } from "./folder-owner.ts";
 
 export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
-  const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
+  const secret = loadServerSecret(config.dataDir, db);
+  const tenants = new TenantService(db, secret);
   const limitOf = (tenantId: TenantId) => tenants.limits.ofTenant(tenantId).storageBytes;
   const storage = new TenantStorage(db, { disk, limitOf, defaultBytes: config.tenantStorageBytes });
   if (config.adminKey !== undefined) takeAdminKey(tenants, config.adminKey, log);
@@ -26,7 +27,7 @@ export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
     if (config.dev) openDevTenant(tenants, audit, config.dataDir, url);
     return made?.apiKey;
   };
-  return { tenants, storage, makeKeys };
+  return { tenants, storage, makeKeys, secret };
 }
 
 /** The operator's own key is the first one, unless there was one before. */

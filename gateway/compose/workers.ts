@@ -1,5 +1,6 @@
 /** Wires the worker side of the gateway: the processes, the table of workers, and the dispatcher. */
 import type { TenantId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
 import { programPath } from "../../places/places.ts";
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
 import type { Log } from "../base/log.ts";
@@ -16,8 +17,11 @@ import { Heartbeat } from "../dispatch/workers/heartbeat.ts";
 import { spawnLink } from "../dispatch/workers/link.ts";
 import { Registry } from "../dispatch/workers/registry.ts";
 import { Supervisor, type WorkerEvents } from "../dispatch/workers/supervisor.ts";
+import { KvObjects } from "../kv/objects.ts";
+import { KvScopes } from "../kv/scopes.ts";
 import { workerEnvironment } from "../process/child-environment.ts";
 import { CorpusOwners } from "../tenant/corpus-owners.ts";
+import type { ServerSecret } from "../tenant/secret.ts";
 
 export interface WorkersOptions {
   /** The environment that the workers' settings are taken from. */
@@ -28,6 +32,8 @@ export interface WorkersOptions {
   readonly vocabulary?: VocabularyBytes;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
+  /** KV in files; absent: none is kept. */
+  readonly kv?: () => KvObjects;
   /** Called when a worker has started, with an empty memory. */
   readonly onReady?: () => void;
   readonly onFailed?: DispatcherOptions["onFailed"];
@@ -53,7 +59,13 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const corpusOwners = new CorpusOwners(() => registry.card()?.digest, limits.corpusOwners);
   const pendingBlocks = new PendingBlocks((rootKey) => corpusOwners.ownerOf(rootKey));
   const uses = new UseCounts(limits.usedSpans);
-  const residency = new Residency((workerId, rootKey) => pendingBlocks.ownerOf(workerId, rootKey));
+  const residency = new Residency((workerId, rootKey) => {
+    const owner = pendingBlocks.ownerOf(workerId, rootKey);
+    if (owner !== undefined) return owner;
+    // Blocks that came from files without a request.
+    const tenantId = options.kv?.().ownerOfRoot(rootKey);
+    return tenantId === undefined ? undefined : { tenantId, isFragment: true };
+  });
   const argv = options.workerArgv ?? [process.execPath, programPath("worker")];
   const supervisor = new Supervisor({
     devices: config.devices,
@@ -71,7 +83,12 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     registry,
     residency,
     pendingBlocks,
-    uses,
+    uses: {
+      note: (plan) => {
+        uses.note(plan);
+        options.kv?.().noteUse(plan);
+      },
+    },
     misses,
     history,
     supervisor,
@@ -89,25 +106,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
   const kvFeed = new KvFeed({ residency, maxKeys: limits.kvFeedKeys, keysPerChange: limits.kvFeedKeysPerEvent });
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
-  const events: WorkerEvents = {
-    onReady: (workerId) => {
-      const { vocabulary } = options;
-      if (vocabulary !== undefined) supervisor.send(workerId, { type: "vocabulary", vocabulary });
-      pins.onReady(workerId);
-      dispatcher.onReady();
-      options.onReady?.();
-    },
-    onMessage: (workerId, message) => {
-      heartbeat.heard(workerId);
-      dispatcher.onMessage(workerId, message);
-      if (message.type === "kv") kvFeed.apply(workerId, message.events);
-    },
-    onLost: (workerId) => {
-      heartbeat.lost(workerId);
-      dispatcher.onLost(workerId);
-      kvFeed.lost(workerId);
-    },
-  };
+  const events = eventsOf({ supervisor, dispatcher, pins, kvFeed, heartbeat }, options, log);
   const start = (): void => {
     supervisor.start(events);
     heartbeat.start();
@@ -117,4 +116,67 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     await supervisor.stop(limits.workerStopMs);
   };
   return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, kvFeed, start, stop };
+}
+
+interface Listeners extends Pick<Workers, "supervisor" | "dispatcher" | "pins" | "kvFeed"> {
+  readonly heartbeat: Heartbeat;
+}
+
+/** Hands what workers report to whom it concerns. */
+function eventsOf(
+  { supervisor, dispatcher, pins, kvFeed, heartbeat }: Listeners,
+  options: WorkersOptions,
+  log: Log,
+): WorkerEvents {
+  return {
+    onReady: (workerId) => {
+      const { vocabulary } = options;
+      if (vocabulary !== undefined) supervisor.send(workerId, { type: "vocabulary", vocabulary });
+      // What lies in files is known before the first request is sent.
+      options
+        .kv?.()
+        .onReady(workerId)
+        .catch((error: unknown) => {
+          const reason = error instanceof Error ? error.message : "unknown failure";
+          log("error", "a worker was not told of all KV files", { worker: workerId, reason });
+        });
+      pins.onReady(workerId);
+      dispatcher.onReady();
+      options.onReady?.();
+    },
+    onMessage: (workerId, message) => {
+      heartbeat.heard(workerId);
+      dispatcher.onMessage(workerId, message);
+      options.kv?.().onMessage(message);
+      if (message.type === "kv") kvFeed.apply(workerId, message.events);
+    },
+    onLost: (workerId) => {
+      heartbeat.lost(workerId);
+      dispatcher.onLost(workerId);
+      kvFeed.lost(workerId);
+      options.kv?.().onLost(workerId);
+    },
+  };
+}
+
+interface KvParts {
+  readonly db: Db;
+  readonly secret: ServerSecret;
+  readonly workers: Pick<Workers, "registry" | "supervisor" | "dispatcher">;
+  readonly log: Log;
+}
+
+/** KV in files: knows workers, the database and the folder. */
+export function openKvObjects(config: Config, { db, secret, workers, log }: KvParts) {
+  const { registry, supervisor, dispatcher } = workers;
+  const kvScopes = new KvScopes(secret.derive("kv"));
+  const kv = new KvObjects({
+    ...{ db, scopes: kvScopes, folder: config.kvDiskPath, mostBytes: config.kvDiskBytes, log },
+    owner: Buffer.from(secret.derive("kv-folder")).toString("hex").slice(0, 32),
+    send: (workerId, message) => supervisor.send(workerId, message),
+    readyWorkers: () => registry.ready().map(({ id }) => id),
+    card: () => registry.card(),
+    ownerOf: (tenantId) => dispatcher.kvOwnerOf(tenantId),
+  });
+  return { kv, kvScopes };
 }

@@ -4,6 +4,7 @@
  */
 import type { TenantId } from "../../db/ids.ts";
 import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { KvOwner } from "../../worker/contract/owners.ts";
 import { ApiError, type ErrorCode } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { FairQueue } from "./fair-queue.ts";
@@ -116,6 +117,11 @@ export class Dispatcher implements WorkerEvents {
     const left = (): readonly InFlight[] => [...this.#byWorkerRequestId.values(), ...this.#waiting.items()];
     while (left().length > 0 && performance.now() < endMs) await Bun.sleep(10);
     for (const entry of left()) this.#cutOff(entry, "server_shutdown");
+  }
+
+  /** The tenant as workers know it, who count its blocks. */
+  kvOwnerOf(tenantId: TenantId): KvOwner {
+    return this.#owners.of(tenantId, this.#options.registry.card()?.kvBytesPerBlock ?? 1);
   }
 
   /** Requests that run on a worker, and those that wait for one. */

@@ -18,6 +18,7 @@ import { Placement } from "../dispatch/request/placement.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { Registry } from "../dispatch/workers/registry.ts";
 import type { TenantMeter } from "../generate/token-metering.ts";
+import type { KvObjects } from "../kv/objects.ts";
 import type { LoweredSpan, Lowerer } from "../lower/plan.ts";
 
 export interface SpanServiceDeps {
@@ -26,6 +27,8 @@ export interface SpanServiceDeps {
   readonly registry: Pick<Registry, "ready" | "card">;
   readonly uses: Pick<UseCounts, "of">;
   readonly pins: Pick<Pins, "set">;
+  /** KV in files; absent: none is kept. */
+  readonly kv?: Pick<KvObjects, "keep" | "isKept" | "evict" | "evictScopes" | "evictTenant">;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf: (tenantId: TenantId) => number | undefined;
   /** Resolves once a model is known. */
@@ -99,11 +102,13 @@ export class SpanService implements SpanPort {
   }
 
   evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void {
+    this.#deps.kv?.evict(blockKeys, salt);
     this.#deps.dispatcher.evictions.evict(blockKeys, this.#lowerer().spanRoot(salt));
   }
 
   evictCorpora(salts: readonly CacheSalt[]): void {
-    // If no model was ever ready, no KV exists.
+    this.#deps.kv?.evictScopes(salts);
+    // If no model was ever ready, there is no other KV.
     if (!this.isReady) return;
     const roots = salts.map((salt) => this.#lowerer().spanRoot(salt));
     const [first] = roots;
@@ -115,6 +120,7 @@ export class SpanService implements SpanPort {
   }
 
   evictTenant(tenantId: TenantId, part: TenantPart): number {
+    if (part === "all") this.#deps.kv?.evictTenant(tenantId);
     return this.#deps.dispatcher.evictions.evictTenant(tenantId, part);
   }
 
@@ -136,6 +142,19 @@ export class SpanService implements SpanPort {
 
   residentWorkers(spanKey: BlockKey): readonly number[] {
     return this.#deps.residency.holders(spanKey).map(workerNumber);
+  }
+
+  isKept(spanKey: BlockKey): boolean {
+    return this.#deps.kv?.isKept(spanKey) !== false;
+  }
+
+  /** Has the worker that holds the span write it to a file, unless its text was evicted meanwhile. */
+  async #keep(span: SpanText, report: FinishedEvent | undefined, readAtMs: number): Promise<void> {
+    const { kv, dispatcher } = this.#deps;
+    if (kv === undefined || report === undefined) return;
+    const plan = this.#lowerer().preparePlan([span]);
+    if (dispatcher.evictions.concern({ plan, tenantId: "" }, readAtMs)) return;
+    await kv.keep(report.workerId, this.lowerSpan(span), span.salt);
   }
 
   async *#prepare(
@@ -161,6 +180,7 @@ export class SpanService implements SpanPort {
       const asked = workerIds.size === 0 ? [undefined] : [...workerIds];
       const reports = await Promise.all(asked.map(async (id) => [id, await prepareOn(id)] as const));
       const reportOf = new Map(reports);
+      await Promise.all(homes.map(({ span, workerIds }) => this.#keep(span, reportOf.get(workerIds[0]), readAtMs)));
       for (const { span, workerIds } of homes) {
         const report = reportOf.get(workerIds[0]);
         const prepared = report?.spans.find(({ id }) => id === span.id);

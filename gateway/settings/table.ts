@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import { logLevels } from "../base/log.ts";
-import { byteSize, corsOrigins, devices, folder, networks, onOrOff, wholeNumber } from "./values.ts";
+import { byteSize, byteSizeOrAuto, corsOrigins, devices, folder, networks, onOrOff, wholeNumber } from "./values.ts";
 
 const mib = 1024 * 1024;
 
@@ -135,6 +135,19 @@ export const gatewaySettings = {
     value: "SIZE",
     byDefault: "1 GiB; what is free on a GPU",
     meaning: "each worker's KV pool, as in `8GB` or `8GiB`; on the CPU, pages are taken as they are first used",
+  },
+  SPANGATE_KV_DISK_BYTES: {
+    schema: byteSizeOrAuto(0, settingLimits.bytes).prefault("0"),
+    value: "SIZE",
+    byDefault: "`0`: none",
+    meaning:
+      "files of prepared and pinned KV, sealed, which are there after a restart; what was used longest ago makes room; `auto`: a quarter of what is free; 0: none are kept, and those that were are removed. On the CPU alone",
+  },
+  SPANGATE_KV_DISK_PATH: {
+    schema: folder().optional(),
+    value: "DIR",
+    byDefault: "`kv` in the data folder",
+    meaning: "where these files lie: a folder of this server alone",
   },
   SPANGATE_MAX_RUNNING: {
     // The worker's own setting, and its default.

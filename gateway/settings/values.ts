@@ -36,6 +36,13 @@ export const byteSize = (min: number, max: number) =>
     })
     .refine((value) => value >= min && value <= max, `must be from ${min} to ${max} bytes`);
 
+/** A size, or `auto`: undefined, the server chooses. */
+export const byteSizeOrAuto = (min: number, max: number) =>
+  z
+    .string()
+    .transform((text) => (text === "auto" ? undefined : text))
+    .pipe(byteSize(min, max).optional());
+
 /** A path, made absolute from where the server was started. */
 export const folder = () =>
   z

@@ -23,6 +23,7 @@ import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
 import { readingBench } from "./reading.ts";
+import { restartBench } from "./restart.ts";
 import { retrievalBench } from "./retrieval.ts";
 import { reuseDecayBench } from "./reuse-decay.ts";
 import { stallsBench } from "./stalls.ts";
@@ -56,6 +57,7 @@ const benches: readonly Bench[] = [
   timingBench,
   killWorkerBench,
   killGatewayBench,
+  restartBench,
   streamsBench,
   reuseDecayBench,
   lightTenantBench,

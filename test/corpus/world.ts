@@ -112,6 +112,10 @@ export class FakeSpans implements SpanPort {
     return this.resident.size;
   }
 
+  isKept(): boolean {
+    return true;
+  }
+
   residentWorkers(spanKey: BlockKey): readonly number[] {
     return this.resident.has(spanKey) ? [0] : [];
   }

@@ -18,6 +18,7 @@ export interface TinyOptions extends BackendParts {
   readonly onForward?: (batch: Batch) => void | Promise<void>;
   readonly backend?: FakeBackend;
   readonly positions?: "deferred" | "relocate";
+  readonly modelDigest?: string;
 }
 
 export class TinyWorld {
@@ -26,7 +27,7 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward, backend, positions, ...parts }: TinyOptions = {}) {
+  constructor({ shape, limits, onForward, backend, positions, modelDigest, ...parts }: TinyOptions = {}) {
     this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
       backend: withParts(this.backend, parts),
@@ -35,6 +36,7 @@ export class TinyWorld {
       clock: () => this.nowMs,
       emit: (message) => this.messages.push(message),
       positions,
+      ...(modelDigest !== undefined && { modelDigest }),
     });
   }
 

@@ -17,7 +17,7 @@
  * segments irrelevant, as in attention.
  */
 
-import type { Backend, BackendShape } from "../../worker/backend/backend.ts";
+import type { Backend, BackendShape, BlockMover } from "../../worker/backend/backend.ts";
 import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 
 export const fakeShape: BackendShape = {
@@ -73,6 +73,7 @@ export class FakeBackend implements Backend {
   readonly #written: Uint8Array;
   /** The same of layer 0 alone: a probe writes its token ids and positions, and no state. */
   readonly #probed: Uint8Array;
+  readonly mover: BlockMover;
   readonly #onForward: ((batch: Batch) => void | Promise<void>) | undefined;
   readonly #relative: boolean;
   #logits = new Float32Array(0);
@@ -90,6 +91,7 @@ export class FakeBackend implements Backend {
     this.#positions = new Int32Array(slotCount);
     this.#written = new Uint8Array(slotCount);
     this.#probed = new Uint8Array(slotCount);
+    this.mover = this.#moverOf(this.shape.blockTokens);
     this.#onForward = onForward;
     this.#relative = relative;
   }
@@ -146,6 +148,31 @@ export class FakeBackend implements Backend {
 
   async dispose(): Promise<void> {
     // There is no device memory to free.
+  }
+
+  /** A packed block: state, token id and position of each slot. */
+  #moverOf(blockTokens: number): BlockMover {
+    const arrays = [this.#states, this.#tokenIds, this.#positions];
+    const format = { name: "fake", bytes: 12 * blockTokens, layers: 3, kvHeads: 1, headDim: 1, layout: 0, element: 3 };
+    return {
+      format,
+      pack: (blockId, tokenCount, out) => {
+        const words = new Int32Array(3 * blockTokens);
+        arrays.forEach((array, index) => {
+          const first = blockId * blockTokens;
+          words.set(Int32Array.from(array.subarray(first, first + tokenCount)), index * blockTokens);
+        });
+        out.set(new Uint8Array(words.buffer));
+      },
+      unpack: (blockId, packed) => {
+        const words = new Int32Array(packed.slice().buffer);
+        arrays.forEach((array, index) => {
+          array.set(words.subarray(index * blockTokens, (index + 1) * blockTokens), blockId * blockTokens);
+        });
+        this.#written.fill(1, blockId * blockTokens, (blockId + 1) * blockTokens);
+        this.#probed.fill(1, blockId * blockTokens, (blockId + 1) * blockTokens);
+      },
+    };
   }
 
   #ownPosition(position: number): number {

@@ -24,6 +24,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/cache": ["worker/contract"],
   // The plan of a step's attention is made without knowledge of devices, by whoever runs it.
   "worker/attention": ["worker/contract", "worker/base"],
+  "worker/tiers": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
   "worker/relocation": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
   "worker/engine": [
     "worker/contract",
@@ -31,6 +32,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "worker/cache",
     "worker/sample",
     "worker/relocation",
+    "worker/tiers",
     "worker/attention/plan-format.ts",
     "worker/backend/backend.ts",
   ],
@@ -138,6 +140,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/dispatch/workers",
     "gateway/dispatch/kv",
   ],
+  "gateway/kv": ["db", "worker/contract", "gateway/base"],
   "gateway/dispatch": ["db/ids.ts", "worker/contract", "gateway/base", "gateway/dispatch"],
   "gateway/embedding": [
     "places",
@@ -166,6 +169,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/config.ts",
     "gateway/corpus/base",
     "gateway/dispatch",
+    "gateway/kv",
     "gateway/generate",
     "gateway/lower",
   ],

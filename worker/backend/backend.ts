@@ -4,6 +4,7 @@
  */
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import type { ModelCard } from "../contract/model-card.ts";
+import type { BlockId } from "../contract/units.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 
 /** The device does nothing any more: this worker process ends, and a new one starts. */
@@ -15,6 +16,28 @@ export type BackendShape = Pick<
   ModelCard,
   "vocabSize" | "contextTokens" | "blockTokens" | "blockCount" | "kvBytesPerBlock"
 >;
+
+/** What a packed block is. */
+export interface BlockFormat {
+  /** Names the arithmetic that computed it and how it lies in the bytes; KV of another name is another's. */
+  readonly name: string;
+  readonly bytes: number;
+  readonly layers: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  /** Numbers of the layout and of the type of an element, each below 256. */
+  readonly layout: number;
+  readonly element: number;
+}
+
+/** Copies blocks between the pool and host memory, byte for byte. */
+export interface BlockMover {
+  readonly format: BlockFormat;
+  /** Copies a block that no step writes to; slots from `tokenCount` on become zeros in `out`. */
+  pack(blockId: BlockId, tokenCount: number, out: Uint8Array): void;
+  /** Fills a block that no step has. Steps that begin after the call read what it wrote; `packed` may change then. */
+  unpack(blockId: BlockId, packed: Uint8Array): void;
+}
 
 /** A step that was begun and may still run. */
 export interface BegunStep {
@@ -58,6 +81,8 @@ export interface Backend {
    * holds nothing, and 0 for a model of one layer. The backend overwrites the array in the next call.
    */
   deviations(batch: Batch): Promise<Float32Array>;
+  /** Absent: blocks stay on the device. */
+  readonly mover?: BlockMover;
   /** Frees device memory; the backend is not used afterwards. */
   dispose(): Promise<void>;
 }

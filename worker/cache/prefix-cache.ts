@@ -76,6 +76,11 @@ export class PrefixCache {
     return this.blockOfKey.entries();
   }
 
+  /** Whether a block can be found under the key, whatever it holds. */
+  has(key: BlockKey): boolean {
+    return this.blockOfKey.has(key);
+  }
+
   /** The block that holds exactly this content under this key. */
   find(key: BlockKey, content: BlockContent): BlockId | undefined {
     const blockId = this.blockOfKey.get(key);

@@ -3,6 +3,7 @@
  * are). Token ids and block keys only: no text, no tenant, no salt.
  */
 import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
+import type { KvObject } from "./kv-object.ts";
 import type { ModelCard } from "./model-card.ts";
 import type { PlanOwners } from "./owners.ts";
 import type { BlockKey } from "./units.ts";
@@ -168,8 +169,36 @@ export interface TokenLogprob {
 
 export type FinishReason = "stop" | "length" | "abort" | "prepared";
 
+/** Write these blocks to a file, if they are all there. The worker answers `kept` or `keep failed`. */
+export interface KeepMessage {
+  readonly type: "keep";
+  readonly object: KvObject;
+  readonly folder: string;
+  /** The file's name until all of it is on the disk. */
+  readonly temporaryName: string;
+  readonly tokenIds: Int32Array;
+  readonly blockKeys: readonly BlockKey[];
+}
+
+/** What concerns KV in files. */
+export type KvFileMessage =
+  | KeepMessage
+  /** Objects that lie in the folder. `warm`: load them before they are asked for, in this order, into an empty pool. */
+  | {
+      readonly type: "catalog";
+      readonly folder: string;
+      readonly objects: readonly KvObject[];
+      readonly warm: boolean;
+    }
+  /**
+   * These objects, and all of chains with these root keys, are gone: what is being loaded or written of them is
+   * dropped. Blocks go by `evict`.
+   */
+  | { readonly type: "forget"; readonly objectIds: readonly string[]; readonly rootKeys?: readonly BlockKey[] };
+
 export type GatewayMessage =
   | SubmitMessage
+  | KvFileMessage
   /** How tokens are spelled; sent once, before the first request with a grammar. */
   | { readonly type: "vocabulary"; readonly vocabulary: VocabularyBytes }
   | { readonly type: "abort"; readonly requestId: string }
@@ -254,5 +283,13 @@ export type WorkerMessage =
     }
   | FinishedMessage
   | { readonly type: "failed"; readonly requestId: string; readonly code: WorkerErrorCode; readonly message: string }
+  /** The object is in the folder under its name, whole and synced. */
+  | { readonly type: "kept"; readonly objectId: string }
+  /** Nothing of it is in the folder. `reason`: "gone" (not all blocks are there), "busy", or the system's code. */
+  | { readonly type: "keep failed"; readonly objectId: string; readonly reason: string }
+  /** Blocks of the object were brought back, of so many bytes. */
+  | { readonly type: "loaded"; readonly objectId: string; readonly bytes: number }
+  /** The file cannot be read, or is not what was written. The worker has forgotten the object. */
+  | { readonly type: "load failed"; readonly objectId: string; readonly reason: string }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }
   | { readonly type: "stats"; readonly id: number; readonly stats: WorkerStats };

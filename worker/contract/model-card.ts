@@ -1,3 +1,5 @@
+import type { KvFormat } from "./kv-object.ts";
+
 /** What a worker tells the gateway about its model. Beyond this the gateway reads only the model's text files. */
 export interface ModelCard {
   /** Public name in /v1/models: the folder's name, or SPANGATE_MODEL_NAME. */
@@ -19,4 +21,6 @@ export interface ModelCard {
   /** "float32", "int8" … and the backend's name, for reports. */
   readonly numericMode: string;
   readonly backend: string;
+  /** What the worker's files of KV hold; absent: it keeps none. */
+  readonly kvFormat?: KvFormat;
 }

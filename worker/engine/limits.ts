@@ -15,6 +15,8 @@ export interface EngineOptions {
   readonly debug?: boolean;
   /** Default: deferred. */
   readonly positions?: KvPositions;
+  /** Of the model, for KV in files; absent: none is kept. */
+  readonly modelDigest?: string;
 }
 
 export interface EngineLimits {

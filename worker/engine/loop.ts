@@ -13,6 +13,7 @@ import { type Relocation, relocationOf } from "../relocation/relocation.ts";
 import { GrammarTooAmbiguous } from "../sample/byte-automaton.ts";
 import { Constraints } from "../sample/constraints.ts";
 import { MaskSlices } from "../sample/mask-slices.ts";
+import { DiskTier } from "../tiers/disk-tier.ts";
 import {
   type Draw,
   expectResults,
@@ -29,6 +30,9 @@ import { isEmpty, type StepPlan } from "./step.ts";
 import { StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
 
+/** Loads that are late lose their claims, so who waits for them looks again. */
+const longestPauseMs = 50;
+
 export class Engine {
   readonly #backend: Backend;
   readonly #eosTokenIds: readonly number[];
@@ -42,6 +46,8 @@ export class Engine {
   readonly constraints: Constraints;
   /** Undefined where K stays where its chain has it. */
   readonly relocation: Relocation | undefined;
+  /** KV in files; undefined: the backend's blocks stay where they are, or are moved within the pool. */
+  readonly disk: DiskTier | undefined;
   readonly #scheduler: Scheduler;
   readonly #runner: StepRunner;
   /** Requests in progress, by their ids. */
@@ -55,7 +61,8 @@ export class Engine {
   #stopped = false;
   #wake: (() => void) | undefined;
 
-  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, positions = "deferred" }: EngineOptions) {
+  constructor(options: EngineOptions) {
+    const { backend, eosTokenIds, limits, clock, emit, debug = false, positions = "deferred" } = options;
     const { shape } = backend;
     this.#backend = backend;
     this.#eosTokenIds = eosTokenIds;
@@ -68,7 +75,9 @@ export class Engine {
     this.relocation = relocationOf(positions, this.#pool, shape, this.#events);
     this.cache = this.relocation?.cache ?? new PrefixCache(this.#pool, shape.blockTokens, this.#events);
     const { cache, relocation } = this;
-    this.#scheduler = new Scheduler({ pool: this.#pool, cache, limits: this.#limits, shape, clock, relocation });
+    const loads = () => this.disk?.loads;
+    this.#scheduler = new Scheduler({ pool: this.#pool, cache, limits: this.#limits, shape, clock, relocation, loads });
+    this.disk = this.#diskTier(options);
     this.#runner = new StepRunner(backend);
     this.maskSlices = new MaskSlices(this.#limits.stepMaskWork, (request, error) => this.#failMask(request, error));
   }
@@ -168,7 +177,13 @@ export class Engine {
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
-    if (this.#inFlight.first === undefined && this.#requests.size === 0) return false;
+    const gaps = this.disk?.gaps;
+    if (this.#inFlight.first === undefined && this.#requests.size === 0) {
+      gaps?.rest();
+      return false;
+    }
+    const beganMs = performance.now();
+    gaps?.begin();
     this.maskSlices.take([...this.#scheduler.running, ...this.#scheduler.admissible]);
     this.constraints.trim();
     const step = this.#inFlight.first ?? this.#begin(this.#scheduler.schedule());
@@ -181,6 +196,8 @@ export class Engine {
     for (const request of this.#inFlight.shift()) this.#scheduler.releaseBlocks(request);
     this.#flushEvents();
     if (this.#debug) this.checkInvariants();
+    if (isEmpty(step.plan) && this.disk?.loads.isBusy === true) await this.#nextLoad();
+    else await gaps?.gap(performance.now() - beganMs);
     return true;
   }
 
@@ -189,6 +206,18 @@ export class Engine {
     assertInvariants(this.#pool, this.cache, this.#scheduler, [...this.#requests.values()], this.#inFlight.leaving);
     if (this.#inFlight.first === undefined) for (const request of this.#requests.values()) assertSettled(request);
     this.relocation?.assertPlaces(this.#scheduler.running);
+  }
+
+  #diskTier({ backend: { mover, shape }, modelDigest }: EngineOptions): DiskTier | undefined {
+    if (mover === undefined || modelDigest === undefined || this.relocation !== undefined) return undefined;
+    return new DiskTier({
+      ...{ mover, modelDigest, blockTokens: shape.blockTokens, pool: this.#pool, cache: this.cache, emit: this.#emit },
+      reservedBlocks: () => this.#scheduler.reservedBlocks,
+      onChange: () => {
+        this.#flushEvents();
+        this.#wake?.();
+      },
+    });
   }
 
   /** Makes the request. A RangeError as answer says why its completion cannot be constrained as it asks. */
@@ -288,6 +317,16 @@ export class Engine {
   #flushEvents(): void {
     const events = this.#events.take();
     if (events.length > 0) this.#emit({ type: "kv", events });
+  }
+
+  /** All that runs waits for files: sleeps until something came, or a little while. */
+  async #nextLoad(): Promise<void> {
+    this.disk?.gaps.rest();
+    await new Promise<void>((resolve) => {
+      this.#wake = resolve;
+      setTimeout(resolve, longestPauseMs);
+    });
+    this.#wake = undefined;
   }
 
   async #nextMessage(): Promise<void> {

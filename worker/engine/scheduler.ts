@@ -16,6 +16,7 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
 import type { Relocation } from "../relocation/relocation.ts";
+import type { Loads } from "../tiers/loads.ts";
 import { openBlocks, type Refusal, refusalOf, reservedBlocks, victimFor } from "./admission.ts";
 import { Fairness } from "./fairness.ts";
 import { canScheduleAhead } from "./in-flight.ts";
@@ -32,6 +33,8 @@ export interface SchedulerParts {
   readonly shape: BackendShape;
   readonly clock: () => number;
   readonly relocation: Relocation | undefined;
+  /** Blocks that come from files. */
+  readonly loads?: () => Pick<Loads, "want" | "isComing"> | undefined;
 }
 
 /** Requests that wait because of other tenants' floors: so many at most are passed over in one step. */
@@ -51,13 +54,14 @@ export class Scheduler {
   readonly #sizes: StepSizes;
   readonly #clock: () => number;
   readonly #relocation: Relocation | undefined;
+  readonly #loads: NonNullable<SchedulerParts["loads"]>;
   readonly #prefill: PrefillScheduler;
   readonly #fairness: Fairness;
   /** Requests whose tokens did not fit into the last step; the one that has waited longest is the first. */
   #leftOut: readonly Request[] = [];
 
   /** @throws RangeError when the limits contradict each other */
-  constructor({ pool, cache, limits, shape, clock, relocation }: SchedulerParts) {
+  constructor({ pool, cache, limits, shape, clock, relocation, loads = () => undefined }: SchedulerParts) {
     const { stepTokens, maxRunningRequests, stepListWords } = limits;
     if (stepTokens < maxRunningRequests) {
       throw new RangeError(`stepTokens (${stepTokens}) is below maxRunningRequests (${maxRunningRequests})`);
@@ -72,6 +76,7 @@ export class Scheduler {
     this.#sizes = { stepTokens, listWords: stepListWords + maxRunningRequests * contextBlocks };
     this.#clock = clock;
     this.#relocation = relocation;
+    this.#loads = loads;
     this.#prefill = new PrefillScheduler(cache, shape.blockTokens);
     this.#fairness = new Fairness(limits, clock);
   }
@@ -92,13 +97,15 @@ export class Scheduler {
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
   schedule(before?: StepPlan): StepPlan {
-    const step = new StepDraft(this.#sizes, before?.claimed);
+    const loads = this.#loads();
+    const step = new StepDraft(this.#sizes, before?.claimed, (key) => loads?.isComing(key) === true);
     const blocksAreShort = this.#scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.#limits;
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     this.#adoptResident();
     if (!blocksAreShort || this.running.length === 0) this.#admit(step);
+    loads?.want(this.running.filter(({ decoding }) => !decoding));
     const leftOut = this.#fairness.leftOut(this.running);
     for (const request of leftOut) step.dropDecode(request);
     step.budget = this.#fairness.promptRows(this.running, step.budget);

@@ -54,6 +54,7 @@ export class StepDraft {
   /** Keys of blocks that are computed in this step, or by a run that is being blended. */
   readonly claimed = new Set<BlockKey>();
   readonly #claimedBefore: ReadonlySet<BlockKey> | undefined;
+  readonly #isComing: (key: BlockKey) => boolean;
   /**
    * Prefill rows left, in rows without context (`rowCost`). A probe runs one layer and not all, so probes have rows and
    * lists of their own.
@@ -67,8 +68,16 @@ export class StepDraft {
   readonly listBudget: ListBudget;
   readonly #probeListBudget: ListBudget;
 
-  /** @param claimedBefore keys that the step before this one claims, when it is still in flight */
-  constructor({ stepTokens, listWords }: StepSizes, claimedBefore?: ReadonlySet<BlockKey>) {
+  /**
+   * @param claimedBefore keys that the step before this one claims, when it is still in flight
+   * @param isComing whether the block of a key is being loaded
+   */
+  constructor(
+    { stepTokens, listWords }: StepSizes,
+    claimedBefore?: ReadonlySet<BlockKey>,
+    isComing: (key: BlockKey) => boolean = () => false,
+  ) {
+    this.#isComing = isComing;
     this.#probeBudget = stepTokens;
     this.listBudget = new ListBudget(listWords);
     this.#probeListBudget = new ListBudget(listWords);
@@ -137,9 +146,9 @@ export class StepDraft {
     this.#probeBudget -= more;
   }
 
-  /** Whether the block is computed in this step, or in the one that is still in flight. */
+  /** Whether the block is computed in this step, or in the one that is still in flight, or is being loaded. */
   isClaimed(key: BlockKey): boolean {
-    return this.claimed.has(key) || this.#claimedBefore?.has(key) === true;
+    return this.claimed.has(key) || this.#claimedBefore?.has(key) === true || this.#isComing(key);
   }
 
   /** @param moves blocks to move before all else */

@@ -88,6 +88,7 @@ export class KvPool {
   readonly #onClose: () => void;
   #rowCount = 0;
   #closed = false;
+  #layers: readonly Uint8Array[] | undefined;
 
   constructor(library: KernelLibrary, context: Pointer, options: KvPoolOptions, onClose: () => void) {
     const config = configBytes(options);
@@ -222,11 +223,32 @@ export class KvPool {
     return viewMemory(asPointer(data), this.kvBytes);
   }
 
+  /** What the pool has of a block in one layer; not valid after `close`. */
+  blockMemory(layer: number, blockId: number): Uint8Array {
+    const { layerCount, blockCount } = this.options;
+    assertInteger("layer", layer, 0, layerCount - 1);
+    assertInteger("blockId", blockId, 0, blockCount - 1);
+    this.#open();
+    const bytes = this.kvBytesPerBlock / layerCount;
+    this.#layers ??= this.#layerViews();
+    return this.#layers[layer].subarray(blockId * bytes, (blockId + 1) * bytes);
+  }
+
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
     this.#library.symbols.spg_pool_close(this.#pool);
     this.#onClose();
+  }
+
+  /** One view for each layer: a view of the whole pool might be larger than an array may be. */
+  #layerViews(): readonly Uint8Array[] {
+    const data = this.#library.symbols.spg_pool_data(this.#open());
+    if (data === null) throw new Error("the KV pool has no memory");
+    const bytes = this.kvBytes / this.options.layerCount;
+    return Array.from({ length: this.options.layerCount }, (_, layer) => {
+      return new Uint8Array(viewMemory(asPointer((Number(data) + layer * bytes) as Pointer), bytes));
+    });
   }
 
   #open(): Pointer {

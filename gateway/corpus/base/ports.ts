@@ -76,6 +76,8 @@ export interface SpanPort {
   setPinned(tenants: ReadonlyMap<BlockKey, string>): void;
   /** Blocks that the tenant may pin: what its quota allows, or without a quota a part of the smallest pool. */
   mostPinnedBlocks(tenantId: TenantId): number;
+  /** Whether the span would be there after a restart, or cannot be made so now. */
+  isKept(spanKey: BlockKey): boolean;
   /** The workers that probably hold the span. */
   residentWorkers(spanKey: BlockKey): readonly number[];
 }

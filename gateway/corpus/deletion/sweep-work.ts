@@ -60,8 +60,8 @@ export class TenantSweep implements TenantWork {
   readonly #onClose: () => void;
   readonly #pace = new Pace();
   /**
-   * Files whose KV is evicted but whose rows are left. This is in memory only, because a restart loses the workers' KV
-   * too.
+   * Files whose KV is evicted but whose rows are left. This is in memory only: after a restart their KV is evicted
+   * once more.
    */
   readonly #evicted = new Set<number>();
   #urgent: AsyncGenerator<void> | undefined;

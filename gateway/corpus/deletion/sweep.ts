@@ -5,6 +5,7 @@
  * as if somebody had asked for it.
  */
 import { listSweepTenants, nextCorpusEnd } from "../../../db/corpora.ts";
+import { DbError } from "../../../db/errors.ts";
 import { nextFileEnd } from "../../../db/files.ts";
 import { anyVisible, isTextVisible, type TextKeys, textKeysOf, visibleWithHead } from "../../../db/fragment-texts.ts";
 import type { FragmentRow } from "../../../db/fragments.ts";
@@ -78,9 +79,10 @@ export class Sweeper {
   /**
    * All workers forget these fragments' spans, but for what visible fragments of the corpus have in common with them: a
    * file's new version keeps the KV of the texts that did not change.
+   * @param mayThrow whether a database that takes no change for now is an error
    * @returns how many spans were evicted
    */
-  evict(corpusSeq: number, fragments: readonly GoneFragment[], salt: CacheSalt): number {
+  evict(corpusSeq: number, fragments: readonly GoneFragment[], salt: CacheSalt, mayThrow = false): number {
     const { db, log } = this.#deps;
     const gone = fragments
       .map((fragment) => ({ ...fragment, ...textKeysOf(corpusSeq, fragment.text) }))
@@ -92,8 +94,13 @@ export class Sweeper {
       const keys = gone.flatMap((fragment) => this.#ownKeys(fragment, salt, common));
       if (keys.length > 0) this.#deps.spans.evict(keys, salt);
     } catch (error) {
-      // If no model was ever ready, no KV exists.
-      if (error instanceof ApiError && error.code === "not_ready") return 0;
+      // If no model was ever ready, KV is in files alone; the keys are not known, so all files of the corpus go.
+      if (error instanceof ApiError && error.code === "not_ready") {
+        this.#deps.spans.evictCorpora([salt]);
+        return 0;
+      }
+      // A sweep tries again, and keeps the rows from which the keys are computed until then.
+      if (mayThrow && error instanceof DbError) throw error;
       log("warn", "fragments' KV could not be evicted", { reason: reasonOf(error) });
     }
     return gone.length;
@@ -114,7 +121,7 @@ export class Sweeper {
     const deps = {
       ...this.#deps,
       evict: (corpusSeq: number, fragments: readonly GoneFragment[], salt: CacheSalt) =>
-        this.evict(corpusSeq, fragments, salt),
+        this.evict(corpusSeq, fragments, salt, true),
       zeroFreeSpace: () => this.#zeroFreeSpace(),
     };
     const sweep = new TenantSweep(deps, tenantId, () => this.#tenants.delete(tenantId));

@@ -87,7 +87,10 @@ export class PinService {
   evict(tenantId: TenantId, rawId: string): FragmentFacts {
     const { seq, span } = this.#require(tenantId, rawId);
     removePin(this.#parts.db, seq);
-    if (this.#parts.spans.isReady) this.#parts.spans.evict(this.#parts.spans.lowerSpan(span).blockKeys, span.salt);
+    const { spans } = this.#parts;
+    if (spans.isReady) spans.evict(spans.lowerSpan(span).blockKeys, span.salt);
+    // Its keys are not known, so all files of its corpus go.
+    else spans.evictCorpora([span.salt]);
     this.wake();
     return this.#facts(tenantId, rawId);
   }
@@ -125,7 +128,8 @@ export class PinService {
         const { blockKeys } = spans.lowerSpan(span);
         for (const key of blockKeys) tenants.set(key, tenantId);
         const last = blockKeys.at(-1);
-        if (last === undefined || spans.residentWorkers(last).length > 0) continue;
+        const isThere = last === undefined || (spans.residentWorkers(last).length > 0 && spans.isKept(last));
+        if (isThere) continue;
         missing.getOrInsertComputed(tenantId, () => []).push(span);
       }
       await pace.breathe();

@@ -1,6 +1,7 @@
 /**
  * Prepare jobs: every fragment of a corpus is computed and kept ahead of use. Jobs are rows. A job that a stopped
- * server left is run again from its first fragment, because the KV was lost with the workers.
+ * server left is run again from its first fragment: what is in memory was lost with the workers, and what is in files is
+ * found.
  */
 import { countFragments } from "../../../db/fragments.ts";
 import { type JobId, newId, parseId, type TenantId } from "../../../db/ids.ts";

@@ -31,7 +31,7 @@ export class KvOwners {
   ofPlan(tenantIds: readonly WorkOwner[], kvBytesPerBlock: number): PlanOwners {
     const distinct = [...new Set(tenantIds)];
     const indexes = new Map(distinct.map((tenantId, index) => [tenantId, index]));
-    const owners = distinct.map((tenantId) => this.#of(tenantId, kvBytesPerBlock));
+    const owners = distinct.map((tenantId) => this.of(tenantId, kvBytesPerBlock));
     return { owners, ofRun: Uint16Array.from(tenantIds, (tenantId) => indexes.get(tenantId) ?? 0) };
   }
 
@@ -41,7 +41,8 @@ export class KvOwners {
     return wasAnyForgotten ? undefined : this.#numbers.peek(tenantId);
   }
 
-  #of(tenantId: WorkOwner, kvBytesPerBlock: number): KvOwner {
+  /** A tenant as workers know it; "": no tenant. */
+  of(tenantId: WorkOwner, kvBytesPerBlock: number): KvOwner {
     if (tenantId === "") return nobody;
     let number = this.#numbers.get(tenantId);
     if (number === undefined) {

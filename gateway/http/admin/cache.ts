@@ -19,9 +19,13 @@ export interface CacheDeps {
   readonly registry: Pick<Registry, "list">;
   readonly residency: Pick<Residency, "byTenant">;
   readonly pins: Pick<Pins, "heldBy">;
+  /** KV in files; undefined: none is kept. */
+  readonly kvFiles?: () =>
+    | { readonly objects: number; readonly bytes: number; readonly quotaBytes: number }
+    | undefined;
 }
 
-export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins }: CacheDeps): void {
+export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins, kvFiles }: CacheDeps): void {
   declare(app, "GET /admin/v1/cache", { summary: "Whose KV the workers hold, by tenant." }, (context) => {
     const workers = registry.list().filter(({ state }) => state === "ready");
     const byTenant = new Map<string, TenantPart[]>();
@@ -35,7 +39,9 @@ export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins }:
     const data = [...byTenant]
       .map(([tenantId, parts]) => describeTenant(tenantId, parts))
       .toSorted((a, b) => b.blocks - a.blocks || (a.tenant_id < b.tenant_id ? -1 : 1));
-    return context.json({ object: "list", data });
+    const files = kvFiles?.();
+    const disk = files && { tier: "disk", objects: files.objects, bytes: files.bytes, quota_bytes: files.quotaBytes };
+    return context.json({ object: "list", data, tiers: disk === undefined ? [] : [disk] });
   });
 }
 

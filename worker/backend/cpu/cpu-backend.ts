@@ -18,6 +18,7 @@ import {
   openCpuKernels,
 } from "../../native/cpu-kernels.ts";
 import type { Backend, BackendShape } from "../backend.ts";
+import { CpuBlockMover } from "./block-mover.ts";
 import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
 import { DenseSession, rowsTensor } from "./dense-session.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
@@ -44,6 +45,7 @@ export function numericMode(options: Pick<CpuBackendOptions, "weightMode" | "kvT
 export class CpuBackend implements Backend {
   readonly name = "cpu";
   readonly shape: BackendShape;
+  readonly mover: CpuBlockMover;
   readonly #config: ModelConfig;
   readonly #kernels: CpuKernels;
   readonly #pool: KvPool;
@@ -58,6 +60,7 @@ export class CpuBackend implements Backend {
     this.#config = model.config;
     this.#kernels = parts.kernels;
     this.#pool = pool;
+    this.mover = new CpuBlockMover(pool, parts.kernels.isa);
     this.#sessions = parts.sessions;
     this.#maxRows = options.maxRows;
     this.#headNorms = readHeadNorms(model);

@@ -1,0 +1,208 @@
+/** KV in files: scopes with their keys, and objects. Whoever removes rows unlinks the files of the ids that come back. */
+import { and, asc, desc, eq, gt, inArray, ne, or, sql } from "drizzle-orm";
+import type { TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { findRow, insertRow, listRows } from "./rows.ts";
+import { kvObjects, kvScopes } from "./schema.ts";
+
+export type KvScopeRow = typeof kvScopes.$inferSelect;
+export type KvObjectRow = typeof kvObjects.$inferSelect;
+
+/** What removing an object leaves to be done. */
+export type GoneObject = Pick<KvObjectRow, "id" | "bytes">;
+
+/** An object with what is needed to open it. */
+export interface ListedObject extends KvObjectRow {
+  readonly tenantId: TenantId;
+  readonly scopeName: string;
+  readonly scopeKey: Buffer;
+}
+
+const gone = { id: kvObjects.id, bytes: kvObjects.bytes };
+
+export function findKvScope(db: Db, name: string): KvScopeRow | undefined {
+  return findRow(db, "findKvScope", kvScopes, { name });
+}
+
+export function listKvScopes(db: Db): readonly KvScopeRow[] {
+  return listRows(db, "listKvScopes", kvScopes, {}, undefined);
+}
+
+/** Adds an object, and its scope with the first one. */
+export function insertKvObject(
+  db: Db,
+  scope: Omit<KvScopeRow, "seq">,
+  object: Omit<KvObjectRow, "seq" | "scopeSeq">,
+): void {
+  db.transaction("insertKvObject", () => {
+    const { seq } = findKvScope(db, scope.name) ?? insertRow(db, "insertKvScope", kvScopes, scope);
+    insertRow(db, "insertKvObject", kvObjects, { ...object, scopeSeq: seq });
+  });
+}
+
+export function hasKvObject(db: Db, lastKey: string): boolean {
+  return findRow(db, "hasKvObject", kvObjects, { lastKey }) !== undefined;
+}
+
+/** Whether any part of the span is in a file. */
+export function hasKvSpan(db: Db, spanKey: string): boolean {
+  return findRow(db, "hasKvSpan", kvObjects, { spanKey }) !== undefined;
+}
+
+/**
+ * Objects of this model and format, after `afterSeq` in the order in which they were made; undefined: by their last use,
+ * the latest first, and of one span in the order of its chain.
+ */
+export function listKvObjects(
+  db: Db,
+  { modelDigest, format }: Pick<KvObjectRow, "modelDigest" | "format">,
+  afterSeq: number | undefined,
+  limit: number,
+): readonly ListedObject[] {
+  const same = and(eq(kvObjects.modelDigest, modelDigest), eq(kvObjects.format, format));
+  const byUse = [desc(kvObjects.usedAt), asc(kvObjects.spanKey), asc(kvObjects.position)];
+  const rows = db.statement("listKvObjects", (orm) =>
+    orm
+      .select({
+        object: kvObjects,
+        tenantId: kvScopes.tenantId,
+        scopeName: kvScopes.name,
+        scopeKey: kvScopes.sealedKey,
+      })
+      .from(kvObjects)
+      .innerJoin(kvScopes, eq(kvScopes.seq, kvObjects.scopeSeq))
+      .where(afterSeq === undefined ? same : and(same, gt(kvObjects.seq, afterSeq)))
+      .orderBy(...(afterSeq === undefined ? byUse : [asc(kvObjects.seq)]))
+      .limit(limit)
+      .all(),
+  );
+  return rows.map(({ object, ...scope }) => ({ ...object, ...scope }));
+}
+
+/** Whose chains begin at which keys. */
+export function listKvRoots(db: Db): readonly { readonly rootKey: string; readonly tenantId: TenantId }[] {
+  return db.statement("listKvRoots", (orm) =>
+    orm
+      .selectDistinct({ rootKey: kvObjects.rootKey, tenantId: kvScopes.tenantId })
+      .from(kvObjects)
+      .innerJoin(kvScopes, eq(kvScopes.seq, kvObjects.scopeSeq))
+      .all(),
+  );
+}
+
+/** The names of all files that have a row. */
+export function listKvObjectIds(db: Db): readonly GoneObject[] {
+  return db.statement("listKvObjectIds", (orm) => orm.select(gone).from(kvObjects).all());
+}
+
+export function touchKvSpans(db: Db, spanKeys: readonly string[], usedAt: number): void {
+  db.statement("touchKvSpans", (orm) =>
+    orm
+      .update(kvObjects)
+      .set({ usedAt })
+      .where(inArray(kvObjects.spanKey, [...spanKeys]))
+      .run(),
+  );
+}
+
+/** The objects that were not used for the longest time. */
+export function oldestKvObjects(db: Db, limit: number): readonly GoneObject[] {
+  return db.statement("oldestKvObjects", (orm) =>
+    orm.select(gone).from(kvObjects).orderBy(asc(kvObjects.usedAt)).limit(limit).all(),
+  );
+}
+
+export function removeKvObjects(db: Db, ids: readonly string[]): readonly GoneObject[] {
+  return db.statement("removeKvObjects", (orm) =>
+    orm
+      .delete(kvObjects)
+      .where(inArray(kvObjects.id, [...ids]))
+      .returning(gone)
+      .all(),
+  );
+}
+
+/** Removes the objects of one scope that end with one of these keys. */
+export function removeKvObjectsByKey(db: Db, scopeName: string, lastKeys: readonly string[]): readonly GoneObject[] {
+  const scope = findKvScope(db, scopeName);
+  if (scope === undefined) return [];
+  return db.statement("removeKvObjectsByKey", (orm) =>
+    orm
+      .delete(kvObjects)
+      .where(and(eq(kvObjects.scopeSeq, scope.seq), inArray(kvObjects.lastKey, [...lastKeys])))
+      .returning(gone)
+      .all(),
+  );
+}
+
+const another = (modelDigest: string, format: string) =>
+  or(ne(kvObjects.modelDigest, modelDigest), ne(kvObjects.format, format));
+
+/** Removes up to `limit` objects that another model computed, or that are laid out otherwise. */
+export function removeOtherKv(db: Db, modelDigest: string, format: string, limit: number): readonly GoneObject[] {
+  const ids = db.statement("removeOtherKv", (orm) =>
+    orm.select({ id: kvObjects.id }).from(kvObjects).where(another(modelDigest, format)).limit(limit).all(),
+  );
+  return removeKvObjects(
+    db,
+    ids.map(({ id }) => id),
+  );
+}
+
+/**
+ * Destroys the keys of scopes, so that no copy of their files can be opened. Their objects are then to be removed with
+ * `removeKeylessKv`.
+ * @returns what their chains begin with
+ */
+export function destroyKvScopes(db: Db, seqs: readonly number[]): readonly string[] {
+  return db.transaction("destroyKvScopes", () => {
+    const roots = db.statement("destroyKvScopes", (orm) =>
+      orm
+        .selectDistinct({ rootKey: kvObjects.rootKey })
+        .from(kvObjects)
+        .where(inArray(kvObjects.scopeSeq, [...seqs]))
+        .all(),
+    );
+    // The name is free for a new scope of the same corpus.
+    const change = { sealedKey: Buffer.alloc(0), name: sql`'destroyed ' || seq` };
+    db.statement("destroyKvScopes", (orm) =>
+      orm
+        .update(kvScopes)
+        .set(change)
+        .where(inArray(kvScopes.seq, [...seqs]))
+        .run(),
+    );
+    return roots.map(({ rootKey }) => rootKey);
+  });
+}
+
+/** Removes up to `limit` objects whose scope's key is destroyed, and scopes that have none left. */
+export function removeKeylessKv(db: Db, limit: number): readonly GoneObject[] {
+  const destroyed = sql`length(${kvScopes.sealedKey}) = 0`;
+  const ids = db.statement("removeKeylessKv", (orm) =>
+    orm
+      .select({ id: kvObjects.id })
+      .from(kvObjects)
+      .innerJoin(kvScopes, eq(kvScopes.seq, kvObjects.scopeSeq))
+      .where(destroyed)
+      .limit(limit)
+      .all(),
+  );
+  if (ids.length === 0) db.statement("removeKeylessKv", (orm) => orm.delete(kvScopes).where(destroyed).run());
+  return removeKvObjects(
+    db,
+    ids.map(({ id }) => id),
+  );
+}
+
+export function kvScopesOfTenant(db: Db, tenantId: TenantId): readonly KvScopeRow[] {
+  return listRows(db, "kvScopesOfTenant", kvScopes, { tenantId }, undefined, sql`length(sealed_key) > 0`);
+}
+
+/** Scopes whose corpus is gone, or has another salt by now: a server that was killed may have left them. */
+export function deadKvScopes(db: Db): readonly number[] {
+  const alive = sql`exists (select 1 from corpora c join tenants t on t.id = c.tenant_id where c.id = kv_scopes.corpus_id
+    and c.deleted_at is null and c.salt_epoch = kv_scopes.salt_epoch and t.status != 'deleting')`;
+  const rows = listRows(db, "deadKvScopes", kvScopes, {}, undefined, sql`not ${alive} and length(sealed_key) > 0`);
+  return rows.map(({ seq }) => seq);
+}

@@ -1,0 +1,52 @@
+/**
+ * The folder of KV files. A file is called by its object's id, and while it is written `w<worker>-<id>.tmp`. The file
+ * `owner` names the server that the folder belongs to; that server's data folder is locked, so no other has it.
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { unlink } from "node:fs/promises";
+import { join } from "node:path";
+
+const ownerName = "owner";
+const objectPattern = /^[0-9a-f]{32}$/;
+const temporaryPattern = /^w\d+-[0-9a-f]{32}\.tmp$/;
+
+export const temporaryName = (workerId: string, objectId: string): string =>
+  `w${workerId.replace("worker-", "")}-${objectId}.tmp`;
+
+/** Why the folder cannot be used, in words that follow its name. */
+export class FolderRefused extends Error {}
+
+/**
+ * Makes the folder, or takes it over when it is this server's.
+ * @param owner names this server
+ * @returns the files that are there
+ * @throws FolderRefused
+ */
+export function openKvFolder(folder: string, owner: string): readonly string[] {
+  try {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
+    const names = readdirSync(folder);
+    const path = join(folder, ownerName);
+    if (names.length === 0) writeFileSync(path, `${owner}\n`, { mode: 0o600, flag: "wx" });
+    else if (!names.includes(ownerName)) throw new FolderRefused("it holds files that are not a server's KV");
+    else if (readFileSync(path, "utf8").trim() !== owner) throw new FolderRefused("it belongs to another server");
+    // Whether it can be written to is known now, and not with the first file.
+    else writeFileSync(path, `${owner}\n`, { mode: 0o600 });
+    return names.filter((name) => objectPattern.test(name) || temporaryPattern.test(name));
+  } catch (error) {
+    if (error instanceof FolderRefused) throw error;
+    const code = (error as { code?: unknown }).code;
+    throw new FolderRefused(`it cannot be written to (${String(code ?? "unknown failure")})`);
+  }
+}
+
+/** Removes files that may be gone already. */
+export async function removeFiles(folder: string, names: readonly string[]): Promise<void> {
+  for (const name of names) await unlink(join(folder, name)).catch(() => undefined);
+}
+
+/** Whether an earlier start of this server made the folder. */
+export function isOwnFolder(folder: string, owner: string): boolean {
+  const path = join(folder, ownerName);
+  return existsSync(path) && readFileSync(path, "utf8").trim() === owner;
+}

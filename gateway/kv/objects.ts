@@ -1,0 +1,390 @@
+/**
+ * Owns what KV lies in files: asks workers to write what was prepared, tells them what is there, makes room, and forgets.
+ * A row is the commit of a file. Forgetting removes rows first, with the only keys, then tells the workers, then unlinks.
+ */
+import { randomBytes } from "node:crypto";
+import type { TenantId } from "../../db/ids.ts";
+import {
+  deadKvScopes,
+  findKvScope,
+  type GoneObject,
+  hasKvObject,
+  hasKvSpan,
+  insertKvObject,
+  kvScopesOfTenant,
+  type ListedObject,
+  listKvObjectIds,
+  listKvObjects,
+  listKvRoots,
+  listKvScopes,
+  oldestKvObjects,
+  removeKvObjects,
+  removeKvObjectsByKey,
+  removeOtherKv,
+  touchKvSpans,
+} from "../../db/kv-objects.ts";
+import type { Db } from "../../db/open.ts";
+import {
+  dataKeyBytes,
+  extentBlocks,
+  type KvFormat,
+  type KvObject,
+  kvObjectSizes,
+  kvObjectVersion,
+} from "../../worker/contract/kv-object.ts";
+import type { GatewayMessage, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { KvOwner } from "../../worker/contract/owners.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import type { Log } from "../base/log.ts";
+import { yieldToOthers } from "../base/pace.ts";
+import { FolderRefused, isOwnFolder, openKvFolder, temporaryName } from "./folder.ts";
+import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
+import { Room } from "./room.ts";
+import type { KvScopes, ScopeFacts } from "./scopes.ts";
+import { KvWrites, type PendingObject } from "./writes.ts";
+
+export interface KvObjectsOptions {
+  readonly db: Db;
+  readonly scopes: KvScopes;
+  readonly folder: string;
+  /** Names this server. */
+  readonly owner: string;
+  /** Bytes of all files at most; 0: none are kept; undefined: a part of what is free. */
+  readonly mostBytes: number | undefined;
+  readonly log: Log;
+  readonly send: (workerId: string, message: GatewayMessage) => boolean;
+  readonly readyWorkers: () => readonly string[];
+  /** What all workers serve. */
+  readonly card: () => ModelCard | undefined;
+  readonly ownerOf: (tenantId: TenantId) => KvOwner;
+  readonly freeBytes?: () => number;
+}
+
+/** A span as it was prepared. */
+export interface KeptSpan {
+  readonly rootKey: BlockKey;
+  readonly blockKeys: readonly BlockKey[];
+  readonly tokenIds: Int32Array;
+}
+
+/** Objects that a worker is told of at once; the first ones, by use, are loaded without being asked for. */
+const objectsPerMessage = 500;
+/** Spans whose use is not written down yet, at most. */
+const usedSpans = 2_000;
+const flushMs = 60_000;
+
+export class KvObjects {
+  readonly #options: KvObjectsOptions;
+  readonly #room: Room;
+  readonly #removal: KvRemoval;
+  readonly #writes = new KvWrites();
+  readonly #roots = new Map<string, TenantId>();
+  readonly #used = new Set<BlockKey>();
+  #isOn = false;
+  #usedBytes = 0;
+  #objectCount = 0;
+  #timer: ReturnType<typeof setInterval> | undefined;
+
+  constructor(options: KvObjectsOptions) {
+    this.#options = options;
+    const { db, scopes, folder, mostBytes, log, freeBytes } = options;
+    const nowMs = () => performance.now();
+    this.#room = new Room({ folder, mostBytes, log, nowMs, ...(freeBytes && { freeBytes }) });
+    this.#removal = new KvRemoval({
+      ...{ db, folder, log },
+      onGone: (objects) => this.#gone(objects),
+      onDestroyed: (rootKeys) => {
+        scopes.forgetKeys();
+        this.#forget({ type: "forget", objectIds: [], rootKeys });
+      },
+    });
+  }
+
+  /** Opens the folder and brings rows and files together. Throws nothing: without a folder everything is computed. */
+  start(): void {
+    const { db, folder, owner, mostBytes, log } = this.#options;
+    const isOff = mostBytes === 0;
+    if (isOff && !isOwnFolder(folder, owner)) return this.#removal.scopes(listKvScopes(db).map(({ seq }) => seq));
+    try {
+      const files = new Set(openKvFolder(folder, owner));
+      const rows = listKvObjectIds(db);
+      const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
+      for (const ids of chunks(missing)) removeKvObjects(db, ids);
+      for (const { id, bytes } of rows) {
+        if (files.delete(id)) this.#count(bytes, 1);
+      }
+      this.#removal.unlink([...files]);
+      this.#isOn = !isOff;
+    } catch (error) {
+      if (!(error instanceof FolderRefused)) throw error;
+      const reason = error.message;
+      log("warn", `prepared KV is not kept in ${folder}: ${reason}; it is computed after each restart`, { folder });
+    }
+    this.#removal.scopes(isOff ? listKvScopes(db).map(({ seq }) => seq) : deadKvScopes(db));
+    this.#removal.keyless();
+    for (const { rootKey, tenantId } of listKvRoots(db)) this.#roots.set(rootKey, tenantId);
+    this.#timer = setInterval(() => this.#flush(), flushMs);
+    this.#timer.unref();
+  }
+
+  async stop(): Promise<void> {
+    clearInterval(this.#timer);
+    this.#writes.settleAll(() => true);
+    this.#flush();
+    await this.#removal.stop();
+  }
+
+  /** What is in files; undefined: nothing is kept. */
+  usage(): { readonly objects: number; readonly bytes: number; readonly quotaBytes: number } | undefined {
+    if (!this.#isOn) return undefined;
+    return { objects: this.#objectCount, bytes: this.#usedBytes, quotaBytes: this.#room.mostBytes(this.#usedBytes) };
+  }
+
+  /** Whose fragments a chain that begins with this key is of. */
+  ownerOfRoot(rootKey: BlockKey): TenantId | undefined {
+    return this.#roots.get(rootKey);
+  }
+
+  /** Tells a worker that has started what is there. */
+  async onReady(workerId: string): Promise<void> {
+    const format = this.#format();
+    const card = this.#options.card();
+    if (!this.#isOn || format === undefined || card === undefined) return;
+    const { db } = this.#options;
+    const same = { modelDigest: card.digest, format: nameOf(format) };
+    this.#tell(workerId, listKvObjects(db, same, undefined, objectsPerMessage), true);
+    let afterSeq = 0;
+    for (;;) {
+      const rows = listKvObjects(db, same, afterSeq, objectsPerMessage);
+      this.#tell(workerId, rows, false);
+      afterSeq = rows.at(-1)?.seq ?? afterSeq;
+      if (rows.length < objectsPerMessage) break;
+      await yieldToOthers();
+    }
+    await this.#removal.all(() => removeOtherKv(db, card.digest, nameOf(format), removedAtOnce));
+  }
+
+  onMessage(message: WorkerMessage): void {
+    switch (message.type) {
+      case "kept":
+        return this.#onKept(message.objectId);
+      case "keep failed": {
+        const pending = this.#writes.settle(message.objectId);
+        const isPassing = message.reason === "gone" || message.reason === "busy";
+        if (pending !== undefined && !isPassing) this.#room.rest(message.reason);
+        return;
+      }
+      case "load failed": {
+        const { objectId, reason } = message;
+        const { db, log, folder } = this.#options;
+        const gone = db.removing(() => removeKvObjects(db, [objectId]));
+        this.#gone(gone);
+        if (gone.length > 0)
+          log("warn", "a KV file cannot be read: its blocks are computed", { folder, objectId, reason });
+        return;
+      }
+      default:
+        return;
+    }
+  }
+
+  /** The worker is gone, and what it was writing. */
+  onLost(workerId: string): void {
+    const lost = this.#writes.settleAll((pending) => pending.workerId === workerId);
+    this.#removal.unlink(lost.flatMap(({ object: { id } }) => [temporaryName(workerId, id), id]));
+  }
+
+  /** Requests use these spans: they are dropped last. */
+  noteUse({ runs }: TokenPlan): void {
+    if (this.#objectCount === 0) return;
+    for (const { kind, blockKeys } of runs) {
+      const spanKey = blockKeys.at(-1);
+      if (kind === "span" && spanKey !== undefined && this.#used.size < usedSpans) this.#used.add(spanKey);
+    }
+  }
+
+  /** Whether nothing is gained by asking for the span to be kept: it is in files, or nothing is written now. */
+  isKept(spanKey: BlockKey): boolean {
+    return !this.#isOn || this.#room.isResting || this.#format() === undefined || hasKvSpan(this.#options.db, spanKey);
+  }
+
+  /** Has a worker write a span that it holds. Resolves when that is done, or will not be. */
+  async keep(workerId: string, span: KeptSpan, salt: CacheSalt): Promise<void> {
+    const facts = this.#options.scopes.factsOf(salt);
+    const format = this.#format();
+    if (!this.#isOn || facts === undefined || format === undefined) return;
+    const ends: Promise<void>[] = [];
+    for (let first = 0; first < span.blockKeys.length; first += extentBlocks) {
+      const end = this.#keepExtent(workerId, span, salt, facts, format, first);
+      if (end !== undefined) ends.push(end);
+    }
+    await Promise.all(ends);
+  }
+
+  /** These blocks' texts were deleted. @param salt of the corpus that they belong to */
+  evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void {
+    const scopeName = this.#options.scopes.nameOf(salt);
+    const keys = new Set(blockKeys);
+    this.#drop((pending) => pending.scopeName === scopeName && keys.has(pending.object.lastKey));
+    const { db } = this.#options;
+    for (const lastKeys of chunks(blockKeys)) {
+      this.#gone(db.removing(() => removeKvObjectsByKey(db, scopeName, lastKeys)));
+    }
+  }
+
+  /** The corpora of these salts are gone, or have other salts. */
+  evictScopes(salts: readonly CacheSalt[]): void {
+    const names = new Set(salts.map((salt) => this.#options.scopes.nameOf(salt)));
+    this.#drop(({ scopeName }) => names.has(scopeName));
+    const { db } = this.#options;
+    this.#removal.scopes([...names].flatMap((name) => findKvScope(db, name)?.seq ?? []));
+  }
+
+  /** All fragments of the tenant's corpora. */
+  evictTenant(tenantId: TenantId): void {
+    this.#drop(({ facts }) => facts.tenantId === tenantId);
+    this.#removal.scopes(kvScopesOfTenant(this.#options.db, tenantId).map(({ seq }) => seq));
+  }
+
+  #format(): KvFormat | undefined {
+    return this.#options.card()?.kvFormat;
+  }
+
+  #keepExtent(
+    workerId: string,
+    { rootKey, blockKeys, tokenIds }: KeptSpan,
+    salt: CacheSalt,
+    facts: ScopeFacts,
+    format: KvFormat,
+    first: number,
+  ): Promise<void> | undefined {
+    const { db, card, scopes, ownerOf, folder, send } = this.#options;
+    const keys = blockKeys.slice(first, first + extentBlocks);
+    const [lastKey, spanKey] = [keys.at(-1), blockKeys.at(-1)];
+    if (lastKey === undefined || spanKey === undefined) return undefined;
+    const known = this.#writes.endOf(lastKey);
+    if (known !== undefined) return known;
+    if (hasKvObject(db, lastKey)) return undefined;
+    const { blockTokens } = format;
+    const tokens = tokenIds.slice(first * blockTokens, (first + keys.length) * blockTokens);
+    const bytes = kvObjectSizes(tokens.length, format).fileBytes;
+    if (!this.#makeRoom(bytes)) return undefined;
+    const object: KvObject = {
+      id: randomBytes(16).toString("hex"),
+      dataKey: new Uint8Array(randomBytes(dataKeyBytes)),
+      rootKey,
+      previousKey: blockKeys[first - 1] ?? rootKey,
+      lastKey,
+      position: first * blockTokens,
+      tokenCount: tokens.length,
+      owner: ownerOf(facts.tenantId),
+    };
+    const scopeName = scopes.nameOf(salt);
+    const modelDigest = card()?.digest ?? "";
+    const end = this.#writes.begin({
+      ...{ object, workerId, spanKey, scopeName, facts, modelDigest, bytes },
+      format: nameOf(format),
+    });
+    const name = temporaryName(workerId, object.id);
+    const message = { type: "keep", object, folder, temporaryName: name, tokenIds: tokens, blockKeys: keys } as const;
+    if (!send(workerId, message)) this.#writes.settle(object.id);
+    return end;
+  }
+
+  /** @returns whether a file of so many bytes may be written */
+  #makeRoom(bytes: number): boolean {
+    const { db } = this.#options;
+    const surplus = this.#room.surplus(bytes, this.#usedBytes + this.#writes.bytes);
+    if (surplus === undefined) return false;
+    if (surplus === 0) return true;
+    this.#flush();
+    const aimBytes = this.#usedBytes - surplus;
+    while (this.#usedBytes > aimBytes) {
+      const ids: string[] = [];
+      let freed = 0;
+      for (const row of oldestKvObjects(db, removedAtOnce)) {
+        if (this.#usedBytes - freed <= aimBytes) break;
+        ids.push(row.id);
+        freed += row.bytes;
+      }
+      if (ids.length === 0) return false;
+      this.#gone(removeKvObjects(db, ids));
+    }
+    return true;
+  }
+
+  /** Texts are gone while they are being written. */
+  #drop(isMeant: (pending: PendingObject) => boolean): void {
+    for (const { object, workerId } of this.#writes.settleAll(isMeant)) {
+      this.#options.send(workerId, { type: "forget", objectIds: [object.id] });
+    }
+  }
+
+  #onKept(objectId: string): void {
+    const pending = this.#writes.settle(objectId);
+    if (pending === undefined) {
+      this.#removal.unlink([objectId]);
+      return;
+    }
+    try {
+      this.#commit(pending);
+    } catch (error) {
+      this.#removal.unlink([objectId]);
+      this.#room.rest(error instanceof Error ? error.message : "unknown failure");
+    }
+  }
+
+  #commit({ object, facts, scopeName, spanKey, modelDigest, format, bytes }: PendingObject): void {
+    const { db, scopes, folder, readyWorkers, send } = this.#options;
+    const { id, dataKey, rootKey, previousKey, lastKey, position, tokenCount } = object;
+    const sealed = scopes.seal(scopeName, findKvScope(db, scopeName)?.sealedKey, id, dataKey);
+    const scope = { name: scopeName, ...facts, sealedKey: sealed.scope };
+    const keys = { rootKey, previousKey, lastKey, spanKey, position, tokenCount };
+    const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, bytes, usedAt: Date.now() };
+    insertKvObject(db, scope, row);
+    this.#count(bytes, 1);
+    this.#roots.set(rootKey, facts.tenantId);
+    this.#room.written();
+    for (const workerId of readyWorkers()) {
+      send(workerId, { type: "catalog", folder, objects: [object], warm: false });
+    }
+  }
+
+  #tell(workerId: string, rows: readonly ListedObject[], warm: boolean): void {
+    const { folder, send, scopes, ownerOf } = this.#options;
+    const objects = rows.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
+    if (objects.length > 0) send(workerId, { type: "catalog", folder, objects, warm });
+  }
+
+  /** Rows are removed: workers forget the objects, and the files go. */
+  #gone(objects: readonly GoneObject[]): void {
+    if (objects.length === 0) return;
+    for (const { bytes } of objects) this.#count(-bytes, -1);
+    const objectIds = objects.map(({ id }) => id);
+    this.#forget({ type: "forget", objectIds });
+    this.#removal.unlink(objectIds);
+  }
+
+  #forget(message: GatewayMessage): void {
+    for (const workerId of this.#options.readyWorkers()) this.#options.send(workerId, message);
+  }
+
+  #count(bytes: number, objects: number): void {
+    this.#usedBytes = Math.max(0, this.#usedBytes + bytes);
+    this.#objectCount = Math.max(0, this.#objectCount + objects);
+  }
+
+  /** Writes down when spans were used last. */
+  #flush(): void {
+    const keys = [...this.#used];
+    this.#used.clear();
+    try {
+      for (const part of chunks(keys)) touchKvSpans(this.#options.db, part, Date.now());
+    } catch {
+      // The times of use are a hint.
+    }
+  }
+}
+
+const nameOf = ({ name, blockBytes }: KvFormat): string => `${kvObjectVersion}/${name}/${blockBytes}`;

@@ -1,0 +1,84 @@
+/** Takes KV files away, in pieces between which others work. What comes first is the key: without it no copy opens. */
+import { deadKvScopes, destroyKvScopes, type GoneObject, removeKeylessKv } from "../../db/kv-objects.ts";
+import type { Db } from "../../db/open.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import type { Log } from "../base/log.ts";
+import { yieldToOthers } from "../base/pace.ts";
+import { removeFiles } from "./folder.ts";
+
+/** Rows that one piece removes. */
+export const removedAtOnce = 200;
+const retryMs = 1_000;
+
+export interface RemovalOptions {
+  readonly db: Db;
+  readonly folder: string;
+  readonly log: Log;
+  /** Called when rows were removed. */
+  readonly onGone: (objects: readonly GoneObject[]) => void;
+  /** Called when the keys of all objects of these chains were destroyed. */
+  readonly onDestroyed: (rootKeys: readonly BlockKey[]) => void;
+}
+
+export class KvRemoval {
+  readonly #options: RemovalOptions;
+  #retry: ReturnType<typeof setTimeout> | undefined;
+  #work: Promise<void> = Promise.resolve();
+
+  constructor(options: RemovalOptions) {
+    this.#options = options;
+  }
+
+  async stop(): Promise<void> {
+    clearTimeout(this.#retry);
+    await this.#work;
+    // What was removed meanwhile has files of its own to unlink.
+    await this.#work;
+  }
+
+  /** Destroys the scopes' keys at once; their rows and files go in pieces. Throws nothing. */
+  scopes(seqs: readonly number[]): void {
+    if (seqs.length === 0) return;
+    const { db, log, onDestroyed } = this.#options;
+    try {
+      // Keys are what the database holds of them.
+      onDestroyed(db.removing(() => destroyKvScopes(db, seqs)) as readonly BlockKey[]);
+      this.keyless();
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : "unknown failure";
+      log("error", "KV files of deleted corpora could not be removed: it is tried again", { reason });
+      this.#retry = setTimeout(() => this.scopes(deadKvScopes(db)), retryMs);
+    }
+  }
+
+  /** Removes what has no key any more. */
+  keyless(): void {
+    const { db, log } = this.#options;
+    const removed = this.all(() => removeKeylessKv(db, removedAtOnce)).catch((error: unknown) => {
+      // Nobody can open them; the next start or deletion goes on.
+      const reason = error instanceof Error ? error.message : "unknown failure";
+      log("warn", "KV files without a key could not be removed", { reason });
+    });
+    this.#work = Promise.all([this.#work, removed]).then(() => undefined);
+  }
+
+  /** Removes piece after piece, until one is empty. */
+  async all(removePiece: () => readonly GoneObject[]): Promise<void> {
+    for (;;) {
+      const gone = this.#options.db.removing(removePiece);
+      this.#options.onGone(gone);
+      if (gone.length === 0) return;
+      await yieldToOthers();
+    }
+  }
+
+  /** Removes files that have no row. */
+  unlink(names: readonly string[]): void {
+    const before = this.#work;
+    this.#work = before.then(() => removeFiles(this.#options.folder, names));
+  }
+}
+
+export function* chunks<Item>(items: readonly Item[]): Generator<readonly Item[]> {
+  for (let at = 0; at < items.length; at += removedAtOnce) yield items.slice(at, at + removedAtOnce);
+}

@@ -1,0 +1,64 @@
+/** Objects that workers are writing: none of them has a row yet. */
+import type { KvObject } from "../../worker/contract/kv-object.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import type { ScopeFacts } from "./scopes.ts";
+
+export interface PendingObject {
+  readonly object: KvObject;
+  readonly workerId: string;
+  readonly spanKey: BlockKey;
+  readonly scopeName: string;
+  readonly facts: ScopeFacts;
+  readonly format: string;
+  readonly modelDigest: string;
+  readonly bytes: number;
+}
+
+interface Entry {
+  readonly pending: PendingObject;
+  readonly end: PromiseWithResolvers<void>;
+}
+
+export class KvWrites {
+  readonly #entries = new Map<string, Entry>();
+  readonly #byLastKey = new Map<BlockKey, Entry>();
+  #bytes = 0;
+
+  /** Bytes of all files that are being written. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** The end of the write of what ends with this key; undefined: nobody writes it. */
+  endOf(lastKey: BlockKey): Promise<void> | undefined {
+    return this.#byLastKey.get(lastKey)?.end.promise;
+  }
+
+  /** @returns its end, whatever comes of it */
+  begin(pending: PendingObject): Promise<void> {
+    const entry = { pending, end: Promise.withResolvers<void>() };
+    this.#entries.set(pending.object.id, entry);
+    this.#byLastKey.set(pending.object.lastKey, entry);
+    this.#bytes += pending.bytes;
+    return entry.end.promise;
+  }
+
+  /** The worker's part is over. @returns what it was; undefined: it was dropped meanwhile */
+  settle(objectId: string): PendingObject | undefined {
+    const entry = this.#entries.get(objectId);
+    if (entry === undefined) return undefined;
+    const { pending, end } = entry;
+    this.#entries.delete(objectId);
+    if (this.#byLastKey.get(pending.object.lastKey) === entry) this.#byLastKey.delete(pending.object.lastKey);
+    this.#bytes -= pending.bytes;
+    end.resolve();
+    return pending;
+  }
+
+  /** Ends the writes that are meant. @returns what they were */
+  settleAll(isMeant: (pending: PendingObject) => boolean): readonly PendingObject[] {
+    const meant = [...this.#entries.values()].map(({ pending }) => pending).filter(isMeant);
+    for (const { object } of meant) this.settle(object.id);
+    return meant;
+  }
+}

@@ -1,0 +1,192 @@
+/** KV in files of a real server: there after kill -9, gone with its text, off when it is told to be. */
+
+import { Database } from "bun:sqlite";
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { HttpClient } from "../../gateway/cli/support/client.ts";
+import { addFile, askChat, listAll, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
+import { firstWorkerOf, killWorker } from "../support/operator.ts";
+import { startTestServer, type TestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
+
+// Servers are started more than once in each of these tests.
+setDefaultTimeout(120_000);
+
+const onDisk = { SPANGATE_KV_DISK_BYTES: "auto" };
+
+const folders: string[] = [];
+afterAll(() => {
+  for (const folder of folders) rmSync(folder, { recursive: true, force: true });
+});
+
+function newFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "spangate-kv-"));
+  folders.push(folder);
+  return folder;
+}
+
+const objectsIn = (dataDir: string): string[] => readdirSync(join(dataDir, "kv")).filter((name) => name !== "owner");
+
+function rowsIn(dataDir: string): { objects: number; scopes: number } {
+  const db = new Database(join(dataDir, "spangate.db"), { readonly: true });
+  try {
+    const count = (table: string): number =>
+      db.query<{ n: number }, []>(`select count(*) as n from ${table}`).get()?.n ?? -1;
+    return { objects: count("kv_objects"), scopes: count("kv_scopes") };
+  } finally {
+    db.close();
+  }
+}
+
+const text = Array.from(
+  { length: 80 },
+  (_, i) => `Sentence ${i} tells of amber, birch and cedar in hall ${i * 7}.`,
+).join("\n\n");
+
+interface Prepared {
+  readonly apiKey: string;
+  readonly tenantId: string;
+  readonly storeId: string;
+  readonly fileId: string;
+}
+
+async function prepare(server: TestServer): Promise<Prepared> {
+  const { client, apiKey, id: tenantId } = await server.tenant("keeper");
+  const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
+  const fileId = await addFile(client, storeId, "a.txt", new Blob([text]));
+  await waitForFile(client, storeId, fileId);
+  await prepareStore(client, storeId, () => undefined);
+  return { apiKey, tenantId, storeId, fileId };
+}
+
+/** One question over the store's fragments: its answer, and how many tokens were found. */
+async function ask(server: TestServer, { apiKey, storeId }: Prepared) {
+  const client = new HttpClient({ url: server.url, apiKey });
+  const { text: content, usage } = await askChat(client, {
+    model: server.model,
+    messages: [{ role: "user", content: "Which hall has amber?" }],
+    file_search: { vector_store_ids: [storeId], max_num_results: 6 },
+    temperature: 0,
+    max_tokens: 12,
+  });
+  return { content, tokens: usage.prompt_tokens, found: usage.prompt_tokens_details.cached_tokens };
+}
+
+async function killed(server: TestServer): Promise<void> {
+  server.process.kill("SIGKILL");
+  await server.process.exited;
+}
+
+const isEmpty = (dataDir: string): boolean => rowsIn(dataDir).objects === 0 && objectsIn(dataDir).length === 0;
+
+test("prepared fragments are found after kill -9, with the same answer", async () => {
+  const dataDir = newFolder();
+  const first = await startTestServer({ dataDir, env: { ...onDisk, SPANGATE_DEBUG: "1" } });
+  const prepared = await prepare(first);
+  const warm = await ask(first, prepared);
+  expect(warm.found).toBeGreaterThan(500);
+  expect(objectsIn(dataDir).length).toBe(rowsIn(dataDir).objects);
+  await killed(first);
+  await using second = await startTestServer({ dataDir, env: { ...onDisk, SPANGATE_DEBUG: "1" } });
+  expect(await ask(second, prepared)).toEqual(warm);
+  await killWorker(second);
+  await until(async () => (await firstWorkerOf(second)).restarts === 1, "the worker is back");
+  expect(await ask(second, prepared)).toEqual(warm);
+  const { tiers } = await second.admin.json<{ tiers: unknown }>("GET", "/admin/v1/cache");
+  const bytes = expect.any(Number);
+  expect(tiers).toEqual([{ tier: "disk", objects: rowsIn(dataDir).objects, bytes, quota_bytes: bytes }]);
+});
+
+test("the answer is that of a server that keeps nothing; switched off, what was kept is removed", async () => {
+  const dataDir = newFolder();
+  const first = await startTestServer({ dataDir, env: onDisk });
+  const prepared = await prepare(first);
+  const kept = await ask(first, prepared);
+  await killed(first);
+  await using second = await startTestServer({ dataDir, env: { SPANGATE_KV_DISK_BYTES: "0" } });
+  await until(() => isEmpty(dataDir), "what was kept is removed");
+  const computed = await ask(second, prepared);
+  expect([computed.content, computed.tokens]).toEqual([kept.content, kept.tokens]);
+  expect(computed.found).toBeLessThan(50);
+  const client = new HttpClient({ url: second.url, apiKey: prepared.apiKey });
+  await prepareStore(client, prepared.storeId, () => undefined);
+  expect(isEmpty(dataDir)).toBe(true);
+});
+
+const deletions: Readonly<Record<string, (server: TestServer, client: HttpClient, it: Prepared) => Promise<unknown>>> =
+  {
+    "a file": (_server, client, { fileId }) => client.json("DELETE", `/v1/files/${fileId}`),
+    "a store": (_server, client, { storeId }) => client.json("DELETE", `/v1/vector_stores/${storeId}`),
+    "a tenant": ({ admin }, _client, { tenantId }) => admin.json("DELETE", `/admin/v1/tenants/${tenantId}`),
+    "a store's salt": ({ admin }, _client, { storeId }) =>
+      admin.json("POST", `/admin/v1/vector_stores/${storeId}/salt/rotate`),
+  };
+
+test.each(Object.keys(deletions))("deleting %s leaves no row and no file within 5 s", async (what) => {
+  const dataDir = newFolder();
+  await using server = await startTestServer({ dataDir, env: onDisk });
+  const prepared = await prepare(server);
+  expect(isEmpty(dataDir)).toBe(false);
+  const client = new HttpClient({ url: server.url, apiKey: prepared.apiKey });
+  await deletions[what]?.(server, client, prepared);
+  await until(() => isEmpty(dataDir), "rows and files are gone", 5_000);
+  expect(rowsIn(dataDir).scopes).toBe(what === "a file" ? 1 : 0);
+});
+
+test("a pinned fragment that a question had computed is there after a restart", async () => {
+  const dataDir = newFolder();
+  const first = await startTestServer({ dataDir, env: onDisk });
+  const { client, apiKey, id: tenantId } = await first.tenant("pinner");
+  const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
+  const fileId = await addFile(client, storeId, "a.txt", new Blob([text.slice(0, 800)]));
+  await waitForFile(client, storeId, fileId);
+  const it = { apiKey, tenantId, storeId, fileId };
+  const asked = await ask(first, it);
+  expect(rowsIn(dataDir).objects).toBe(0);
+  const [fragment] = await listAll<{ id: string }>(client, `/admin/v1/vector_stores/${storeId}/fragments`);
+  await client.json("POST", `/admin/v1/fragments/${fragment?.id}/pin`);
+  await until(() => rowsIn(dataDir).objects > 0, "the fragment is kept");
+  await killed(first);
+  await using second = await startTestServer({ dataDir, env: onDisk });
+  const after = await ask(second, it);
+  expect(after.content).toBe(asked.content);
+  expect(after.found).toBeGreaterThan(100);
+});
+
+const unusable: Readonly<Record<string, (folder: string) => void>> = {
+  "it belongs to another server": (folder) => {
+    mkdirSync(folder);
+    writeFileSync(join(folder, "owner"), "another\n");
+  },
+  "it cannot be written to": (folder) => writeFileSync(folder, "a file"),
+};
+
+test.each(Object.keys(unusable))(
+  "a folder that cannot be used (%s) is said, and the server answers",
+  async (reason) => {
+    const folder = join(newFolder(), "kv");
+    unusable[reason]?.(folder);
+    let log = "";
+    const onLog = (part: string): void => {
+      log += part;
+    };
+    await using server = await startTestServer({ env: { ...onDisk, SPANGATE_KV_DISK_PATH: folder }, onLog });
+    const prepared = await prepare(server);
+    expect((await ask(server, prepared)).found).toBeGreaterThan(500);
+    expect(log).toContain(reason);
+    expect(log).toContain(folder);
+    expect(existsSync(join(server.dataDir, "kv"))).toBe(false);
+  },
+);
+
+test.each([
+  ["SPANGATE_KV_DISK_BYTES", "-1"],
+  ["SPANGATE_KV_DISK_BYTES", "1e99"],
+  ["SPANGATE_KV_DISK_BYTES", "8 apples"],
+])("%s=%s stops the start with a sentence that names it", async (name, value) => {
+  const failed = await startTestServer({ env: { [name]: value } }).catch((error: unknown) => error);
+  expect(String(failed)).toContain(name);
+  expect(String(failed)).toContain("must be a size");
+});

@@ -1,0 +1,133 @@
+/** The file's format against a twin that is written apart from it, over WebCrypto; and blocks of the CPU's pool. */
+import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { CpuBlockMover } from "../../worker/backend/cpu/block-mover.ts";
+import type { BlockId } from "../../worker/contract/units.ts";
+import { openCpuKernels } from "../../worker/native/cpu-kernels.ts";
+import { ObjectFile } from "../../worker/tiers/object-file.ts";
+import { countUp } from "../engine/plans.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
+import { DiskFolder, keepMessages, modelDigest, writeSpans } from "./disk-world.ts";
+
+const pageBytes = 4_096;
+
+/** A segment as the format has it: ciphertext and tag, then zeros up to a page. */
+async function sealedTwin(dataKey: Uint8Array, header: Uint8Array, index: number, plain: Uint8Array) {
+  const key = await crypto.subtle.importKey("raw", Buffer.from(dataKey), "AES-GCM", false, ["encrypt"]);
+  const iv = Buffer.alloc(12);
+  iv.writeUInt32LE(index, 0);
+  const additionalData = Buffer.from(header);
+  const sealed = Buffer.from(
+    await crypto.subtle.encrypt({ name: "AES-GCM", iv, additionalData }, key, Buffer.from(plain)),
+  );
+  return Buffer.concat([sealed, Buffer.alloc((pageBytes - (sealed.length % pageBytes)) % pageBytes)]);
+}
+
+function headerTwin(id: string, blockCount: number, headBytes: number, blockBytes: number, fileBytes: number): Buffer {
+  const header = Buffer.alloc(64);
+  Buffer.from("53504b4756", "hex").copy(header);
+  Buffer.from([0x53, 0x50, 0x47, 0x4b, 0x56, 0x0d, 0x0a, 0x1a]).copy(header);
+  header.writeUInt16LE(1, 8);
+  header.writeUInt16LE(blockCount + 1, 10);
+  header.writeUInt32LE(headBytes, 12);
+  Buffer.from(id, "hex").copy(header, 16);
+  header.writeBigUInt64LE(BigInt(blockBytes), 32);
+  header.writeBigUInt64LE(BigInt(fileBytes), 40);
+  header.writeUInt32LE(blockBytes, 48);
+  return header;
+}
+
+describe("a file", () => {
+  test.each([1, 3, 4, 22, 128])("of %d tokens is its twin, byte for byte", async (tokenCount) => {
+    using folder = new DiskFolder();
+    const tokenIds = countUp(5, tokenCount);
+    const [object] = await writeSpans(folder.path, [tokenIds]);
+    if (object === undefined) throw new Error("nothing was written");
+    const found = readFileSync(join(folder.path, object.id));
+    const blockCount = Math.ceil(tokenCount / 4);
+    const [headBytes, blockBytes] = [84 + 4 * tokenCount, 48];
+    const fileBytes = pageBytes * (2 + blockCount);
+    expect(found.length).toBe(fileBytes);
+    const header = headerTwin(object.id, blockCount, headBytes, blockBytes, fileBytes);
+    expect(found.subarray(0, pageBytes)).toEqual(Buffer.concat([header, Buffer.alloc(pageBytes - 64)]));
+    const head = Buffer.alloc(headBytes);
+    Buffer.from(modelDigest, "hex").copy(head);
+    head.writeUInt32LE(0, 32);
+    [4, 3, 1, 1].forEach((value, index) => void head.writeUInt16LE(value, 36 + 2 * index));
+    head[45] = 3;
+    Buffer.from(object.previousKey, "hex").copy(head, 48);
+    Buffer.from(object.lastKey, "hex").copy(head, 64);
+    head.writeUInt32LE(tokenCount, 80);
+    tokenIds.forEach((tokenId, index) => void head.writeUInt32LE(tokenId, 84 + 4 * index));
+    const sealedHead = await sealedTwin(object.dataKey, header, 0, head);
+    expect(Buffer.from(found.subarray(pageBytes, 2 * pageBytes))).toEqual(sealedHead);
+    const turn = () => undefined;
+    const shape = { modelDigest, blockTokens: 4, blocks: new FakeBackend().mover.format };
+    const file = new ObjectFile(object, shape);
+    for (let index = 1; index <= blockCount; index++) {
+      const sealed = Buffer.from(found.subarray((index + 1) * pageBytes, (index + 2) * pageBytes));
+      const plain = new Uint8Array(blockBytes);
+      expect(await file.open(index, sealed, plain, turn)).toBe(true);
+      expect(sealed).toEqual(await sealedTwin(object.dataKey, header, index, plain));
+      const used = Math.min(4, tokenCount - 4 * (index - 1));
+      const words = new Int32Array(plain.buffer);
+      for (const at of [0, 4, 8]) expect(words.subarray(at + used, at + 4)).toEqual(new Int32Array(4 - used));
+      expect([...words.subarray(4, 4 + used)]).toEqual([...tokenIds.subarray(4 * index - 4, 4 * index - 4 + used)]);
+    }
+  });
+
+  test("has no size that no object has", () => {
+    const [message] = keepMessages("", countUp(1, 8));
+    if (message === undefined) throw new Error("there is no message");
+    const shape = { modelDigest, blockTokens: 4, blocks: new FakeBackend().mover.format };
+    for (const tokenCount of [0, -1, 1.5, 129, Number.NaN, 2 ** 40]) {
+      expect(() => new ObjectFile({ ...message.object, tokenCount }, shape)).toThrow(RangeError);
+    }
+    expect(() => new ObjectFile({ ...message.object, dataKey: new Uint8Array(31) }, shape)).toThrow(RangeError);
+  });
+});
+
+describe("a block of the CPU's pool", () => {
+  const options = { layerCount: 3, blockCount: 5, blockTokens: 16, queryHeads: 4, kvHeads: 2, headDim: 8 } as const;
+
+  test.each(["float16", "float32"] as const)(
+    "of %s comes back bit for bit, without what it held before",
+    async (kvType) => {
+      const kernels = await openCpuKernels({ threadCount: 1 });
+      try {
+        const rope = { inverseFrequencies: new Float32Array(0) };
+        const pool = kernels.openPool({ ...options, kvType, rope, maxPositions: 64 });
+        const memory = new Uint8Array(pool.memory());
+        for (let at = 0; at < memory.length; at++) memory[at] = 1 + (at % 251);
+        const mover = new CpuBlockMover(pool, "any");
+        const packed = new Uint8Array(mover.format.bytes);
+        const [from, to] = [2 as BlockId, 4 as BlockId];
+        mover.pack(from, 16, packed);
+        const others = memory.slice();
+        mover.unpack(to, packed);
+        const again = new Uint8Array(mover.format.bytes);
+        mover.pack(to, 16, again);
+        expect(again).toEqual(packed);
+        // Only that block has changed, in every layer.
+        const layerBytes = memory.length / 3;
+        const blockBytes = layerBytes / 5;
+        const changed = new Set<number>();
+        memory.forEach((byte, at) => {
+          if (byte !== others[at]) changed.add(Math.floor((at % layerBytes) / blockBytes));
+        });
+        expect([...changed]).toEqual([4]);
+        mover.pack(from, 5, packed);
+        const bytes = kvType === "float16" ? 2 : 4;
+        // K is [headDim][blockTokens], V [blockTokens][headDim], head after head.
+        for (let at = 0; at < packed.length; at++) {
+          const element = Math.floor(at / bytes) % (2 * 8 * 16);
+          const token = element < 8 * 16 ? element % 16 : Math.floor((element - 8 * 16) / 8);
+          expect(packed[at] === 0).toBe(token >= 5);
+        }
+      } finally {
+        kernels.close();
+      }
+    },
+  );
+});
