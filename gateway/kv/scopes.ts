@@ -2,13 +2,14 @@
  * Keys of KV in files. A scope is a corpus at one epoch of its salt. Its random key, sealed by a key of the server's
  * secret, stands in its row and seals the keys of its objects: whoever deletes the row destroys every copy of the files.
  */
-import { createCipheriv, createDecipheriv, createHmac, randomBytes } from "node:crypto";
+import { createHmac, randomBytes } from "node:crypto";
 import { LRUCache } from "lru-cache";
 import type { TenantId } from "../../db/ids.ts";
 import type { ListedObject } from "../../db/kv-objects.ts";
 import { dataKeyBytes, type KvObject } from "../../worker/contract/kv-object.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { openSealed, sealBytes } from "../base/sealed.ts";
 
 /** The corpus and the epoch that a salt is of. */
 export interface ScopeFacts {
@@ -17,7 +18,6 @@ export interface ScopeFacts {
   readonly saltEpoch: number;
 }
 
-const [cipherName, nonceBytes, tagBytes] = ["aes-256-gcm", 12, 16] as const;
 /** Corpora whose salt is remembered from its last use. */
 const rememberedSalts = 65_536;
 
@@ -53,8 +53,8 @@ export class KvScopes {
    */
   seal(name: string, sealedScope: Uint8Array | undefined, objectId: string, dataKey: Uint8Array) {
     const scopeKey = sealedScope === undefined ? randomBytes(dataKeyBytes) : this.#openScope(name, sealedScope);
-    const scope = sealedScope === undefined ? sealKey(this.#key, scopeKey, name) : Buffer.from(sealedScope);
-    return { scope, object: sealKey(scopeKey, dataKey, objectId) };
+    const scope = sealedScope === undefined ? sealBytes(this.#key, scopeKey, name) : Buffer.from(sealedScope);
+    return { scope, object: sealBytes(scopeKey, dataKey, objectId) };
   }
 
   /**
@@ -64,7 +64,7 @@ export class KvScopes {
   objectOf(row: ListedObject, owner: KvOwner): KvObject | undefined {
     const { id, position, tokenCount, scopeName, scopeKey, sealedKey } = row;
     try {
-      const dataKey = openSealed(this.#openScope(scopeName, scopeKey), sealedKey, id);
+      const dataKey = new Uint8Array(openSealed(this.#openScope(scopeName, scopeKey), sealedKey, id));
       // Keys are what the database holds of them.
       const [rootKey, previousKey, lastKey] = [row.rootKey, row.previousKey, row.lastKey] as BlockKey[];
       return { id, dataKey, rootKey, previousKey, lastKey, position, tokenCount, owner };
@@ -81,19 +81,4 @@ export class KvScopes {
   #openScope(name: string, sealed: Uint8Array): Uint8Array {
     return this.#opened.getOrInsertComputed(name, () => openSealed(this.#key, sealed, name));
   }
-}
-
-/** @param owner what the key belongs to; sealed for one, it opens for no other */
-function sealKey(by: Uint8Array, key: Uint8Array, owner: string): Buffer {
-  const nonce = randomBytes(nonceBytes);
-  const cipher = createCipheriv(cipherName, by, nonce).setAAD(Buffer.from(owner));
-  const sealed = Buffer.concat([cipher.update(key), cipher.final()]);
-  return Buffer.concat([nonce, cipher.getAuthTag(), sealed]);
-}
-
-/** @throws Error when it was sealed for another, or is damaged */
-function openSealed(by: Uint8Array, sealed: Uint8Array, owner: string): Uint8Array {
-  const decipher = createDecipheriv(cipherName, by, sealed.subarray(0, nonceBytes));
-  decipher.setAAD(Buffer.from(owner)).setAuthTag(sealed.subarray(nonceBytes, nonceBytes + tagBytes));
-  return new Uint8Array(Buffer.concat([decipher.update(sealed.subarray(nonceBytes + tagBytes)), decipher.final()]));
 }

@@ -2,11 +2,12 @@
  * The server's secret: 32 random bytes in the data folder, mode 0600, made at the first start. API keys'
  * hashes and all salts depend on it, so it is kept apart from the database: a copy of one alone is useless.
  */
-import { createCipheriv, createDecipheriv, createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { getMeta, insertMeta } from "../../db/meta.ts";
 import type { Db } from "../../db/open.ts";
+import { openSealed, sealBytes } from "../base/sealed.ts";
 
 const secretBytes = 32;
 const checkName = "secret_check";
@@ -26,8 +27,6 @@ export class ServerSecret {
   }
 }
 
-const [sealCipher, nonceBytes, tagBytes] = ["aes-256-gcm", 12, 16] as const;
-
 /** Keeps others' secrets in the database in a form that only this server's secret opens. */
 export class Sealer {
   readonly #key: Uint8Array;
@@ -38,17 +37,12 @@ export class Sealer {
 
   /** @param owner the id of what the text belongs to; sealed for one, it opens for no other */
   seal(text: string, owner: string): Buffer {
-    const nonce = randomBytes(nonceBytes);
-    const cipher = createCipheriv(sealCipher, this.#key, nonce).setAAD(Buffer.from(owner));
-    const sealed = Buffer.concat([cipher.update(text, "utf8"), cipher.final()]);
-    return Buffer.concat([nonce, cipher.getAuthTag(), sealed]);
+    return sealBytes(this.#key, Buffer.from(text, "utf8"), owner);
   }
 
   /** @throws Error when it was sealed for another, or is damaged */
   open(sealed: Uint8Array, owner: string): string {
-    const decipher = createDecipheriv(sealCipher, this.#key, sealed.subarray(0, nonceBytes));
-    decipher.setAAD(Buffer.from(owner)).setAuthTag(sealed.subarray(nonceBytes, nonceBytes + tagBytes));
-    return Buffer.concat([decipher.update(sealed.subarray(nonceBytes + tagBytes)), decipher.final()]).toString("utf8");
+    return openSealed(this.#key, sealed, owner).toString("utf8");
   }
 }
 

@@ -6,6 +6,7 @@ import type { KvObject } from "../../worker/contract/kv-object.ts";
 import { eosTokenIds } from "../engine/harness.ts";
 import { countUp, submitPlan } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
+import { Random } from "../native/random.ts";
 import { effort } from "../support/effort.ts";
 import { fakeShape } from "../support/fake-backend.ts";
 import { testSeed } from "../support/seed.ts";
@@ -55,39 +56,28 @@ test("unused slots are zeros, and no byte of a block stands in a file", () => {
   expect(bytes.byteLength % 4_096).toBe(0);
 });
 
-type Random = () => number;
-
-/** A linear congruential generator, numbers in [0, 1). */
-function randomFrom(seed: number): Random {
-  let state = seed >>> 0;
-  return () => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return state / 2 ** 32;
-  };
-}
-
 type Damage = (path: string, object: KvObject, random: Random) => KvObject;
 
 /** Each makes one object's file wrong; the answer says what the row says of it then. */
 const damages: Readonly<Record<string, Damage>> = {
   flip: (path, object, random) => {
     const bytes = readFileSync(path);
-    const at = Math.floor(random() * bytes.length);
-    bytes[at] = (bytes[at] ?? 0) ^ (1 << Math.floor(random() * 8));
+    const at = Math.floor(random.next() * bytes.length);
+    bytes[at] = (bytes[at] ?? 0) ^ (1 << Math.floor(random.next() * 8));
     writeFileSync(path, bytes);
     return object;
   },
   cut: (path, object, random) => {
-    truncateSync(path, Math.floor(random() * readFileSync(path).length));
+    truncateSync(path, Math.floor(random.next() * readFileSync(path).length));
     return object;
   },
   grow: (path, object, random) => {
-    writeFileSync(path, Buffer.concat([readFileSync(path), Buffer.alloc(1 + Math.floor(random() * 9_000))]));
+    writeFileSync(path, Buffer.concat([readFileSync(path), Buffer.alloc(1 + Math.floor(random.next() * 9_000))]));
     return object;
   },
   zeroedPage: (path, object, random) => {
     const bytes = readFileSync(path);
-    const page = Math.floor((random() * bytes.length) / 4_096);
+    const page = Math.floor((random.next() * bytes.length) / 4_096);
     bytes.fill(0, page * 4_096, (page + 1) * 4_096);
     writeFileSync(path, bytes);
     return object;
@@ -111,7 +101,7 @@ const damages: Readonly<Record<string, Damage>> = {
   otherCount: (_path, object) => ({ ...object, tokenCount: object.tokenCount - 1 }),
   random: (path, object, random) => {
     const bytes = readFileSync(path);
-    for (let at = 0; at < bytes.length; at++) bytes[at] = Math.floor(random() * 256);
+    for (let at = 0; at < bytes.length; at++) bytes[at] = Math.floor(random.next() * 256);
     writeFileSync(path, bytes);
     return object;
   },
@@ -127,14 +117,14 @@ const damages: Readonly<Record<string, Damage>> = {
 };
 
 test("damaged, cut, swapped and foreign files give no wrong token", async () => {
-  const random = randomFrom(testSeed());
+  const random = new Random(testSeed());
   const names = Object.keys(damages);
   const seen = new Map<string, number>();
   for (let round = 0; round < effort(400, 10_000); round++) {
     using copy = new DiskFolder();
     for (const { id } of objects) copyFileSync(join(folder.path, id), join(copy.path, id));
     const name = names[round % names.length] ?? "";
-    const victim = Math.floor(random() * objects.length);
+    const victim = Math.floor(random.next() * objects.length);
     const known = objects.map((object, index) => {
       return index === victim ? (damages[name] as Damage)(join(copy.path, object.id), object, random) : object;
     });

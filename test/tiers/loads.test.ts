@@ -6,6 +6,7 @@ import type { KvObject } from "../../worker/contract/kv-object.ts";
 import { eosTokenIds, TinyWorld } from "../engine/harness.ts";
 import { countUp, submitPlan } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
+import { Random } from "../native/random.ts";
 import { effort } from "../support/effort.ts";
 import { fakeShape } from "../support/fake-backend.ts";
 import { testSeed } from "../support/seed.ts";
@@ -134,11 +135,8 @@ test("after eight failures nothing is read for a while, and everything is answer
 });
 
 test("crowded pools: random requests, aborts and evictions beside loads give the answers of the reference", async () => {
-  let state = testSeed() >>> 0;
-  const below = (end: number): number => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
-    return Math.floor((state / 2 ** 32) * end);
-  };
+  const random = new Random(testSeed());
+  const below = (end: number): number => random.integer(0, end - 1);
   for (let round = 0; round < effort(60, 2_000); round++) {
     const world = worldWithFiles(84 + below(40), below(2) === 0);
     const aborted = new Set<string>();

@@ -206,7 +206,7 @@ export class Loads {
     const claims = Array.from({ length: end - first }, (_, index) => run.keyAt(first + index)).filter(
       (key) => key !== undefined,
     );
-    const ahead = [...this.#open.values()].length + 1;
+    const ahead = this.#open.size + 1;
     const bytes = ahead * extentBlocks * this.#options.shape.blocks.bytes;
     const patienceMs = Math.max(leastPatienceMs, (2 * bytes) / this.#rate);
     const deadlineMs = this.#options.nowMs() + patienceMs;
@@ -255,10 +255,10 @@ export class Loads {
       const key = this.#lastKeys.get(id);
       const object = key === undefined ? undefined : this.#byLastKey.get(key);
       if (object === undefined || this.#options.cache.has(object.lastKey)) continue;
-      const load = { object, requesters: new Set<Requester>(), owner: object.owner, claims: [], isOver: false };
-      const opened = { ...load, deadlineMs: Number.POSITIVE_INFINITY };
-      this.#open.set(id, opened);
-      return opened;
+      const deadlineMs = Number.POSITIVE_INFINITY;
+      const load: Load = { object, requesters: new Set(), owner: object.owner, claims: [], deadlineMs, isOver: false };
+      this.#open.set(id, load);
+      return load;
     }
     return undefined;
   }
