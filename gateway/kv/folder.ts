@@ -6,6 +6,20 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
 
+/** What the folder needs of a file system. */
+export interface FolderFiles {
+  mkdirSync(path: string, options: { readonly recursive: true; readonly mode: number }): unknown;
+  readdirSync(path: string): string[];
+  existsSync(path: string): boolean;
+  readFileSync(path: string, encoding: "utf8"): string;
+  writeFileSync(path: string, text: string, options: { readonly mode: number; readonly flag?: "wx" }): void;
+  unlink(path: string): Promise<void>;
+}
+
+export const systemFolderFiles: FolderFiles = {
+  ...{ existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync, unlink },
+};
+
 const ownerName = "owner";
 const objectPattern = /^[0-9a-f]{32}$/;
 const temporaryPattern = /^w\d+-[0-9a-f]{32}\.tmp$/;
@@ -22,16 +36,16 @@ export class FolderRefused extends Error {}
  * @returns the files that are there
  * @throws FolderRefused
  */
-export function openKvFolder(folder: string, owner: string): readonly string[] {
+export function openKvFolder(files: FolderFiles, folder: string, owner: string): readonly string[] {
   try {
-    mkdirSync(folder, { recursive: true, mode: 0o700 });
-    const names = readdirSync(folder);
+    files.mkdirSync(folder, { recursive: true, mode: 0o700 });
+    const names = files.readdirSync(folder);
     const path = join(folder, ownerName);
-    if (names.length === 0) writeFileSync(path, `${owner}\n`, { mode: 0o600, flag: "wx" });
+    if (names.length === 0) files.writeFileSync(path, `${owner}\n`, { mode: 0o600, flag: "wx" });
     else if (!names.includes(ownerName)) throw new FolderRefused("it holds files that are not a server's KV");
-    else if (readFileSync(path, "utf8").trim() !== owner) throw new FolderRefused("it belongs to another server");
+    else if (files.readFileSync(path, "utf8").trim() !== owner) throw new FolderRefused("it belongs to another server");
     // Whether it can be written to is known now, and not with the first file.
-    else writeFileSync(path, `${owner}\n`, { mode: 0o600 });
+    else files.writeFileSync(path, `${owner}\n`, { mode: 0o600 });
     return names.filter((name) => objectPattern.test(name) || temporaryPattern.test(name));
   } catch (error) {
     if (error instanceof FolderRefused) throw error;
@@ -41,12 +55,12 @@ export function openKvFolder(folder: string, owner: string): readonly string[] {
 }
 
 /** Removes files that may be gone already. */
-export async function removeFiles(folder: string, names: readonly string[]): Promise<void> {
-  for (const name of names) await unlink(join(folder, name)).catch(() => undefined);
+export async function removeFiles(files: FolderFiles, folder: string, names: readonly string[]): Promise<void> {
+  for (const name of names) await files.unlink(join(folder, name)).catch(() => undefined);
 }
 
 /** Whether an earlier start of this server made the folder. */
-export function isOwnFolder(folder: string, owner: string): boolean {
+export function isOwnFolder(files: FolderFiles, folder: string, owner: string): boolean {
   const path = join(folder, ownerName);
-  return existsSync(path) && readFileSync(path, "utf8").trim() === owner;
+  return files.existsSync(path) && files.readFileSync(path, "utf8").trim() === owner;
 }

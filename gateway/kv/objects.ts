@@ -38,7 +38,14 @@ import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
-import { FolderRefused, isOwnFolder, openKvFolder, temporaryName } from "./folder.ts";
+import {
+  type FolderFiles,
+  FolderRefused,
+  isOwnFolder,
+  openKvFolder,
+  systemFolderFiles,
+  temporaryName,
+} from "./folder.ts";
 import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
 import type { KvScopes, ScopeFacts } from "./scopes.ts";
@@ -59,6 +66,8 @@ export interface KvObjectsOptions {
   readonly card: () => ModelCard | undefined;
   readonly ownerOf: (tenantId: TenantId) => KvOwner;
   readonly freeBytes?: () => number;
+  /** Default: the system's. */
+  readonly files?: FolderFiles;
 }
 
 /** A span as it was prepared. */
@@ -88,11 +97,11 @@ export class KvObjects {
 
   constructor(options: KvObjectsOptions) {
     this.#options = options;
-    const { db, scopes, folder, mostBytes, log, freeBytes } = options;
+    const { db, scopes, folder, mostBytes, log, freeBytes, files = systemFolderFiles } = options;
     const nowMs = () => performance.now();
     this.#room = new Room({ folder, mostBytes, log, nowMs, ...(freeBytes && { freeBytes }) });
     this.#removal = new KvRemoval({
-      ...{ db, folder, log },
+      ...{ db, folder, files, log },
       onGone: (objects) => this.#gone(objects),
       onDestroyed: (rootKeys) => {
         scopes.forgetKeys();
@@ -103,11 +112,12 @@ export class KvObjects {
 
   /** Opens the folder and brings rows and files together. Throws nothing: without a folder everything is computed. */
   start(): void {
-    const { db, folder, owner, mostBytes, log } = this.#options;
+    const { db, folder, owner, mostBytes, log, files: system = systemFolderFiles } = this.#options;
     const isOff = mostBytes === 0;
-    if (isOff && !isOwnFolder(folder, owner)) return this.#removal.scopes(listKvScopes(db).map(({ seq }) => seq));
+    if (isOff && !isOwnFolder(system, folder, owner))
+      return this.#removal.scopes(listKvScopes(db).map(({ seq }) => seq));
     try {
-      const files = new Set(openKvFolder(folder, owner));
+      const files = new Set(openKvFolder(system, folder, owner));
       const rows = listKvObjectIds(db);
       const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
       for (const ids of chunks(missing)) removeKvObjects(db, ids);

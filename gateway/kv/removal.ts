@@ -4,7 +4,7 @@ import type { Db } from "../../db/open.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
-import { removeFiles } from "./folder.ts";
+import { type FolderFiles, removeFiles } from "./folder.ts";
 
 /** Rows that one piece removes. */
 export const removedAtOnce = 200;
@@ -13,6 +13,7 @@ const retryMs = 1_000;
 export interface RemovalOptions {
   readonly db: Db;
   readonly folder: string;
+  readonly files: FolderFiles;
   readonly log: Log;
   /** Called when rows were removed. */
   readonly onGone: (objects: readonly GoneObject[]) => void;
@@ -74,8 +75,8 @@ export class KvRemoval {
 
   /** Removes files that have no row. */
   unlink(names: readonly string[]): void {
-    const before = this.#work;
-    this.#work = before.then(() => removeFiles(this.#options.folder, names));
+    const { files, folder } = this.#options;
+    this.#work = this.#work.then(() => removeFiles(files, folder, names));
   }
 }
 

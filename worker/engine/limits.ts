@@ -2,6 +2,7 @@
 import type { Backend } from "../backend/backend.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
 import type { KvPositions } from "../relocation/relocation.ts";
+import type { FileSystem } from "../tiers/file-system.ts";
 
 export interface EngineOptions {
   readonly backend: Backend;
@@ -17,6 +18,8 @@ export interface EngineOptions {
   readonly positions?: KvPositions;
   /** Of the model, for KV in files; absent: none is kept. */
   readonly modelDigest?: string;
+  /** Where KV files lie; default: the system's. */
+  readonly files?: FileSystem;
 }
 
 export interface EngineLimits {

@@ -208,10 +208,11 @@ export class Engine {
     this.relocation?.assertPlaces(this.#scheduler.running);
   }
 
-  #diskTier({ backend: { mover, shape }, modelDigest }: EngineOptions): DiskTier | undefined {
+  #diskTier({ backend: { mover, shape }, modelDigest, files }: EngineOptions): DiskTier | undefined {
     if (mover === undefined || modelDigest === undefined || this.relocation !== undefined) return undefined;
     return new DiskTier({
       ...{ mover, modelDigest, blockTokens: shape.blockTokens, pool: this.#pool, cache: this.cache, emit: this.#emit },
+      ...(files && { files }),
       reservedBlocks: () => this.#scheduler.reservedBlocks,
       onChange: () => {
         this.#flushEvents();

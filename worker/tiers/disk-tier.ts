@@ -3,6 +3,7 @@ import type { BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { KvFileMessage, WorkerMessage } from "../contract/messages.ts";
+import type { FileSystem } from "./file-system.ts";
 import { Keeps } from "./keeps.ts";
 import { Loads } from "./loads.ts";
 import { sliceBytes, type Turn } from "./object-file.ts";
@@ -76,6 +77,7 @@ export interface DiskTierOptions {
   readonly cache: PrefixCache;
   readonly reservedBlocks: () => number;
   readonly emit: (message: WorkerMessage) => void;
+  readonly files?: FileSystem;
   /** Called when something was stored, or nothing more comes of a load. */
   readonly onChange: () => void;
 }

@@ -3,12 +3,13 @@
  * key: its step is done, and nobody writes to it. What has gone by then is not kept. A file appears under its name when
  * all of it is on the disk; the gateway's row, written after that, is the commit.
  */
-import { open, rename, unlink } from "node:fs/promises";
+import * as systemFiles from "node:fs/promises";
 import { join } from "node:path";
 import type { BlockMover } from "../backend/backend.ts";
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { KeepMessage, WorkerMessage } from "../contract/messages.ts";
 import type { BlockId } from "../contract/units.ts";
+import { type FileSystem, syncFolder, writeAll } from "./file-system.ts";
 import { ObjectFile, type ObjectShape, sliceBytes, type Turn } from "./object-file.ts";
 
 /** Steps of a write, in order; tests end the process at each. */
@@ -20,6 +21,8 @@ export interface KeepsOptions {
   readonly cache: Pick<PrefixCache, "find">;
   readonly turn: Turn;
   readonly emit: (message: WorkerMessage) => void;
+  /** Default: the system's. */
+  readonly files?: FileSystem;
   /** Called after each step of a write. */
   readonly onStep?: (step: WriteStep) => void;
 }
@@ -72,12 +75,12 @@ export class Keeps {
   }
 
   async #write({ object, folder, temporaryName, tokenIds, blockKeys }: KeepMessage): Promise<void> {
-    const { shape, mover, turn, onStep = () => undefined } = this.#options;
+    const { shape, mover, turn, files = systemFiles, onStep = () => undefined } = this.#options;
     const file = new ObjectFile(object, shape);
     const { headSpan, blockSpan, blockCount } = file.sizes;
     if (blockKeys.length !== blockCount) throw new RangeError("an object has other blocks than keys");
     const aside = join(folder, temporaryName);
-    const handle = await open(aside, "wx", 0o600);
+    const handle = await files.open(aside, "wx", 0o600);
     try {
       try {
         onStep("open");
@@ -101,12 +104,12 @@ export class Keeps {
         await handle.close();
       }
       if (this.#cancelled.has(object.id)) throw new BlockGone();
-      await rename(aside, join(folder, object.id));
+      await files.rename(aside, join(folder, object.id));
       onStep("rename");
-      await syncFolder(folder);
+      await syncFolder(files, folder);
       onStep("folder");
     } catch (error) {
-      for (const name of [temporaryName, object.id]) await unlink(join(folder, name)).catch(() => undefined);
+      for (const name of [temporaryName, object.id]) await files.unlink(join(folder, name)).catch(() => undefined);
       throw error;
     }
   }
@@ -140,24 +143,4 @@ export function reasonOf(error: unknown): string {
   const code = (error as { code?: unknown } | undefined)?.code;
   if (typeof code === "string") return code;
   return error instanceof Error ? error.message : "unknown failure";
-}
-
-type Handle = Awaited<ReturnType<typeof open>>;
-
-/** A write may take less than it was given. */
-async function writeAll(handle: Handle, bytes: Uint8Array): Promise<void> {
-  for (let at = 0; at < bytes.byteLength; ) {
-    const { bytesWritten } = await handle.write(bytes, at, bytes.byteLength - at);
-    if (bytesWritten === 0) throw new Error("ENOSPC");
-    at += bytesWritten;
-  }
-}
-
-async function syncFolder(folder: string): Promise<void> {
-  const handle = await open(folder, "r");
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
 }

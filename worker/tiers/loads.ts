@@ -5,7 +5,7 @@
  * anything is waited for, and no step in flight has one that a load writes. Requests take the block out of what was
  * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty.
  */
-import { type FileHandle, open } from "node:fs/promises";
+import * as systemFiles from "node:fs/promises";
 import { join } from "node:path";
 import type { BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
@@ -16,8 +16,9 @@ import { extentBlocks, type KvObject, pageBytes } from "../contract/kv-object.ts
 import type { PlanRun, WorkerMessage } from "../contract/messages.ts";
 import type { KvOwner } from "../contract/owners.ts";
 import type { BlockKey } from "../contract/units.ts";
+import { type FileSystem, type OpenFile, readAt } from "./file-system.ts";
 import { contentOf, reasonOf } from "./keeps.ts";
-import { ObjectFile, type ObjectShape, type Turn } from "./object-file.ts";
+import { Damaged, ObjectFile, type ObjectShape, type Turn } from "./object-file.ts";
 
 /** A run of a request, as far as a load needs to know it. */
 export interface LackingRun {
@@ -46,6 +47,8 @@ export interface LoadsOptions {
   /** Says when slices of work may be done, which are urgent while requests wait for them. */
   readonly slices: (isUrgent: () => boolean) => Turn;
   readonly emit: (message: WorkerMessage) => void;
+  /** Default: the system's. */
+  readonly files?: FileSystem;
   /** Called when blocks were stored, or when nothing more comes of a load. */
   readonly onChange: () => void;
   readonly nowMs: () => number;
@@ -75,7 +78,7 @@ const warmPart = 3 / 4;
 /** A file that is being read: its beginning with its first blocks. */
 interface Opened {
   readonly file: ObjectFile;
-  readonly handle: FileHandle;
+  readonly handle: OpenFile;
   readonly sealed: Uint8Array;
   readonly blocks: number;
 }
@@ -87,8 +90,6 @@ interface Loaded {
   readonly bytes: number;
   readonly isWhole: boolean;
 }
-
-class Damaged extends Error {}
 
 export class Loads {
   readonly #options: LoadsOptions;
@@ -305,9 +306,10 @@ export class Loads {
 
   /** Opens an object's file and reads what of it fits. @throws Damaged, or what the system says */
   async #openFile(object: KvObject): Promise<Opened> {
-    const file = new ObjectFile(object, this.#options.shape);
+    const { shape, files = systemFiles } = this.#options;
+    const file = new ObjectFile(object, shape);
     const { fileBytes, headSpan, blockSpan, blockCount } = file.sizes;
-    const handle = await open(join(this.#folder, object.id), "r");
+    const handle = await files.open(join(this.#folder, object.id), "r");
     try {
       const { size } = await handle.stat();
       if (size !== fileBytes) throw new Damaged("the file has another size");
@@ -385,15 +387,4 @@ export class Loads {
     for (const { reservedBlocks } of requesters) if (reservedBlocks > 0) return true;
     return this.#hasEmptyPart();
   }
-}
-
-/** @throws Damaged when the file ends before */
-async function readAt(handle: FileHandle, at: number, length: number): Promise<Uint8Array> {
-  const bytes = Buffer.allocUnsafe(length);
-  for (let done = 0; done < length; ) {
-    const { bytesRead } = await handle.read(bytes, done, length - done, at + done);
-    if (bytesRead === 0) throw new Damaged("the file ends too early");
-    done += bytesRead;
-  }
-  return bytes;
 }

@@ -42,6 +42,9 @@ export interface ObjectShape {
 /** Asked before each slice of so many bytes: undefined, or when it may be worked on. */
 export type Turn = (bytes: number) => Promise<void> | undefined;
 
+/** A file is not what was written. */
+export class Damaged extends Error {}
+
 /** One object's sizes, header and first segment. */
 export class ObjectFile {
   readonly object: KvObject;
