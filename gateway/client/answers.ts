@@ -11,8 +11,8 @@ export interface Usage {
 export interface SpanSummary {
   readonly id: string;
   readonly tokens: number;
-  /** "computed" when any part of the span was computed. */
-  readonly source: "device" | "computed";
+  /** "computed" when any part of the span was computed, else the farthest tier that a part of it was brought from. */
+  readonly source: "device" | "host" | "disk" | "s3" | "computed";
 }
 
 export interface SpangateReport {

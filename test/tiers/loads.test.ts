@@ -54,6 +54,23 @@ describe("requests over spans in files", () => {
     expect(found).toBe(sum([long, ...spans].map(({ length }) => length)));
   });
 
+  test("are said to be of the disk until they are evicted", async () => {
+    const world = worldWithFiles();
+    const sources = async (id: string, tokens: readonly Int32Array[]) => {
+      world.engine.submit(submitPlan(id, { spans: tokens, question: countUp(80, 5) }));
+      await world.settle();
+      return world.finishedOf(id).spans.map(({ source }) => source);
+    };
+    const fresh = countUp(7, 20);
+    expect(await sources("a", [spans[0], fresh])).toEqual(["disk", "computed"]);
+    expect(await sources("b", [spans[0], fresh])).toEqual(["disk", "device"]);
+    world.engine.disk?.receive({ type: "forget", objectIds: objects.map(({ id }) => id) });
+    world.engine.evict(objects.map(({ lastKey }) => lastKey));
+    world.engine.evict([objects[0]?.rootKey ?? ("" as never)]);
+    expect(await sources("c", [spans[0]])).toEqual(["computed"]);
+    expect(await sources("d", [spans[0]])).toEqual(["device"]);
+  });
+
   test("find nothing of another salt", async () => {
     const world = worldWithFiles();
     const message = submitPlan("a", { spans: [long], question: countUp(80, 5), salt: "b3RoZXI=" as never });

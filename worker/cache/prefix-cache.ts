@@ -4,6 +4,7 @@
  * collision costs a recomputation and never shows another tenant's KV.
  */
 import type { KvOwner } from "../contract/owners.ts";
+import { type KvTier, kvTiers } from "../contract/tiers.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { BlockPool } from "./block-pool.ts";
 import { type Derivation, Derivations } from "./derivations.ts";
@@ -34,6 +35,8 @@ export class PrefixCache {
   readonly #events: KvEventLog;
   readonly #derivations = new Derivations();
   readonly #pinnedKeys = new Set<BlockKey>();
+  /** For each block an index in kvTiers: where its content was brought from. */
+  readonly #tiers: Uint8Array;
   #evicted = 0;
 
   constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
@@ -44,6 +47,7 @@ export class PrefixCache {
     this.tokenIds = new Int32Array(pool.blockCount * blockTokens);
     this.tokenCounts = new Int32Array(pool.blockCount);
     this.positions = new Int32Array(pool.blockCount);
+    this.#tiers = new Uint8Array(pool.blockCount);
   }
 
   /** Cached blocks whose memory was taken for something else, since the start. */
@@ -59,6 +63,16 @@ export class PrefixCache {
   /** The key that the block is found under; undefined when it cannot be found. */
   keyOf(blockId: BlockId): BlockKey | undefined {
     return this.keyOfBlock[blockId];
+  }
+
+  /** Where a block that is found was brought from; "device": it was computed here. */
+  tierOf(blockId: BlockId): KvTier {
+    return kvTiers[this.#tiers[blockId]];
+  }
+
+  /** A block that was stored now was brought from a tier. */
+  noteTier(blockId: BlockId, tier: KvTier): void {
+    this.#tiers[blockId] = kvTiers.indexOf(tier);
   }
 
   /** How many keys resident blocks were computed from, for checks; 0 without such blocks. */
@@ -176,6 +190,7 @@ export class PrefixCache {
     for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
     this.tokenCounts[blockId] = end - start;
     this.positions[blockId] = position;
+    this.#tiers[blockId] = 0;
     if (this.#pinnedKeys.has(key)) this.pool.shares.pin(blockId, true);
   }
 

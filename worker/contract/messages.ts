@@ -6,6 +6,7 @@ import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
 import type { KvObject } from "./kv-object.ts";
 import type { ModelCard } from "./model-card.ts";
 import type { PlanOwners } from "./owners.ts";
+import type { KvTier } from "./tiers.ts";
 import type { BlockKey } from "./units.ts";
 
 /** The part of an earlier run that a run sees, in chain positions: q at position p reads it as if at p - offset. */
@@ -131,13 +132,14 @@ export interface SubmitMessage {
   readonly retention?: number;
 }
 
-export type SpanSource = "device" | "computed";
+/** Where a span's KV is from. What was brought from a tier is of that tier until it is evicted. */
+export type SpanSource = KvTier | "computed";
 
 /** What happened to each span of a plan, in plan order; all runs of a span are taken together. */
 export interface SpanReport {
   readonly id: string;
   readonly tokens: number;
-  /** "computed" when any part of the span was computed. */
+  /** "computed" when any part of the span was computed, else the farthest tier that a part is of. */
   readonly source: SpanSource;
   /** Tokens whose KV was found in the cache, and tokens whose KV was computed and kept under a key. */
   readonly cachedTokens: number;

@@ -1,11 +1,14 @@
 /** Counts and times of runs and requests, for the reports that the gateway gets. */
 import type { RequestTimings } from "../contract/messages.ts";
+import type { KvTier } from "../contract/tiers.ts";
 
 /** Counts a run's prompt tokens as found or computed, each once: computing again after a preemption is not counted. */
 export class RunUsage {
   /** Prompt tokens that were found, and those that were computed and are kept under a key. */
   cachedTokens = 0;
   cacheWriteTokens = 0;
+  /** The farthest tier that found tokens are of. */
+  tier: KvTier = "device";
   readonly #promptTokens: number;
   /** Tokens before `reached` are counted as found or computed; tokens before `kept` are counted as kept. */
   #reached = 0;

@@ -12,6 +12,7 @@ import type {
   WorkerMessage,
 } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
+import { fartherTier } from "../contract/tiers.ts";
 import type { TokenConstraint } from "../sample/constraint.ts";
 import type { WorkBudget } from "../sample/mask-walk.ts";
 import { TokenHistory } from "../sample/penalties.ts";
@@ -238,10 +239,11 @@ function spanReports(runs: readonly Run[]): SpanReport[] {
     if (plan.kind !== "span") continue;
     const id = plan.spanId ?? String(index);
     const before = reports.get(id) ?? { id, tokens: 0, source: "device", cachedTokens: 0, cacheWriteTokens: 0 };
+    const isFound = usage.cachedTokens === promptTokens && before.source !== "computed";
     reports.set(id, {
       id,
       tokens: before.tokens + promptTokens,
-      source: usage.cachedTokens === promptTokens ? before.source : "computed",
+      source: isFound ? fartherTier(before.source, usage.tier) : "computed",
       cachedTokens: before.cachedTokens + usage.cachedTokens,
       cacheWriteTokens: before.cacheWriteTokens + usage.cacheWriteTokens,
     });

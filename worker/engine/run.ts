@@ -16,6 +16,7 @@ import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
 import type { BlendReport, PlanRun } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
+import { fartherTier } from "../contract/tiers.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
 import { Blending } from "./blend.ts";
 import { RunUsage } from "./reports.ts";
@@ -195,6 +196,7 @@ export class Run {
   adopt(found: readonly BlockId[], cache: PrefixCache): number {
     for (const blockId of found) {
       cache.retain(blockId);
+      this.usage.tier = fartherTier(this.usage.tier, cache.tierOf(blockId));
       if (this.#retention > 0) cache.prolong(blockId, this.#retention);
       this.blocks.push(blockId);
     }

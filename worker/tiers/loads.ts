@@ -375,7 +375,7 @@ export class Loads {
       if (blockId === undefined) return { bytes, isWhole: false };
       this.#options.mover.unpack(blockId, plain);
       const content = contentOf(tokenIds, object.position, index, shape.blockTokens);
-      cache.store(blockId, keys[index], before, content, derivation);
+      if (cache.store(blockId, keys[index], before, content, derivation)) cache.noteTier(blockId, "disk");
       cache.release(blockId);
       bytes += plain.byteLength;
     }
