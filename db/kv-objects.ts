@@ -9,7 +9,7 @@ export type KvScopeRow = typeof kvScopes.$inferSelect;
 export type KvObjectRow = typeof kvObjects.$inferSelect;
 
 /** What removing an object leaves to be done. */
-export type GoneObject = Pick<KvObjectRow, "id" | "bytes">;
+export type GoneObject = Pick<KvObjectRow, "id" | "bytes" | "blockCount" | "tenantId">;
 
 /** An object with what is needed to open it. */
 export interface ListedObject extends KvObjectRow {
@@ -18,7 +18,12 @@ export interface ListedObject extends KvObjectRow {
   readonly scopeKey: Buffer;
 }
 
-const gone = { id: kvObjects.id, bytes: kvObjects.bytes };
+const gone = {
+  id: kvObjects.id,
+  bytes: kvObjects.bytes,
+  blockCount: kvObjects.blockCount,
+  tenantId: kvObjects.tenantId,
+};
 
 export function findKvScope(db: Db, name: string): KvScopeRow | undefined {
   return findRow(db, "findKvScope", kvScopes, { name });
@@ -105,11 +110,41 @@ export function touchKvSpans(db: Db, spanKeys: readonly string[], usedAt: number
   );
 }
 
-/** The objects that were not used for the longest time. */
-export function oldestKvObjects(db: Db, limit: number): readonly GoneObject[] {
+/** The objects that were not used for the longest time and are not pinned; of one tenant, or undefined: of all. */
+export function oldestKvObjects(db: Db, tenantId: TenantId | undefined, limit: number): readonly GoneObject[] {
+  const isOwn = tenantId === undefined ? undefined : eq(kvObjects.tenantId, tenantId);
+  // Written out, since SQLite takes a partial index for a literal alone.
+  const loose = and(sql`${kvObjects.pinned} = 0`, isOwn);
   return db.statement("oldestKvObjects", (orm) =>
-    orm.select(gone).from(kvObjects).orderBy(asc(kvObjects.usedAt)).limit(limit).all(),
+    orm.select(gone).from(kvObjects).where(loose).orderBy(asc(kvObjects.usedAt)).limit(limit).all(),
   );
+}
+
+export function pinKvSpans(db: Db, spanKeys: readonly string[], isPinned: boolean): void {
+  db.statement("pinKvSpans", (orm) =>
+    orm
+      .update(kvObjects)
+      .set({ pinned: Number(isPinned) })
+      .where(inArray(kvObjects.spanKey, [...spanKeys]))
+      .run(),
+  );
+}
+
+/** Spans whose objects are pinned. */
+export function listPinnedKvSpans(db: Db): readonly string[] {
+  const rows = db.statement("listPinnedKvSpans", (orm) =>
+    orm.selectDistinct({ key: kvObjects.spanKey }).from(kvObjects).where(sql`${kvObjects.pinned} = 1`).all(),
+  );
+  return rows.map(({ key }) => key);
+}
+
+/** Bytes of all pinned objects. */
+export function sumPinnedKv(db: Db): number {
+  const bytes = sql<number>`coalesce(sum(${kvObjects.bytes}), 0)`;
+  const row = db.statement("sumPinnedKv", (orm) =>
+    orm.select({ bytes }).from(kvObjects).where(sql`${kvObjects.pinned} = 1`).get(),
+  );
+  return row?.bytes ?? 0;
 }
 
 export function removeKvObjects(db: Db, ids: readonly string[]): readonly GoneObject[] {

@@ -23,6 +23,9 @@ export interface TokenBudget {
 export interface TenantLimits extends RateLimits, TokenBudget {
   /** Bytes of KV that the tenant may keep on each worker. */
   readonly kvBytes: number | null;
+  /** Bytes of KV that it may keep in files, and in a bucket. */
+  readonly kvDiskBytes: number | null;
+  readonly kvS3Bytes: number | null;
   /** Bytes that the tenant may store in all. */
   readonly storageBytes: number | null;
 }
@@ -40,6 +43,8 @@ export function findTenantLimits(db: Db, id: TenantId): TenantLimits | undefined
       .select({
         ...columns(tenantLimits),
         kvBytes: tenantLimits.kvBytes,
+        kvDiskBytes: tenantLimits.kvDiskBytes,
+        kvS3Bytes: tenantLimits.kvS3Bytes,
         storageBytes: tenantLimits.storageBytes,
         tokensPerDay: tenantLimits.tokensPerDay,
         tokensPerMonth: tenantLimits.tokensPerMonth,

@@ -167,6 +167,8 @@ export const tenantLimits = sqliteTable("tenant_limits", {
   storageBytes: integer("storage_bytes"),
   tokensPerDay: integer("tokens_per_day"),
   tokensPerMonth: integer("tokens_per_month"),
+  kvDiskBytes: integer("kv_disk_bytes"),
+  kvS3Bytes: integer("kv_s3_bytes"),
 });
 
 /** Triggers keep these sums, over files that are not deleted and texts that are not swept. */
@@ -356,4 +358,7 @@ export const kvObjects = sqliteTable("kv_objects", {
   tokenCount: integer("token_count").notNull(),
   bytes: integer("bytes").notNull(),
   usedAt: integer("used_at").notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  blockCount: integer("block_count").notNull(),
+  pinned: integer("pinned").notNull(),
 });

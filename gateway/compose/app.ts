@@ -68,7 +68,7 @@ export interface AppParts {
 }
 
 export function openApp(parts: AppParts): Hono<AppEnv> {
-  const { workers, text, tenants, storage, corpus, batches, embedding, records } = parts;
+  const { workers, text, tenants, storage, corpus, batches, embedding, records, kv } = parts;
   const { rateLimiter, config, log, state } = parts;
   const { registry, residency, dispatcher } = workers;
   const { metrics } = records;
@@ -91,28 +91,22 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const { limiter, nowMs } = chat;
   const query = {
     queries: openQueries({
-      workers: limited,
-      text,
-      tenants,
-      corpus,
+      ...{ workers: limited, text, tenants, corpus, onLateEnd },
       reduceArity: config.queryReduceArity,
-      onLateEnd,
     }),
-    limiter,
-    metrics,
-    nowMs,
-    log,
+    ...{ limiter, metrics, nowMs, log },
   };
   const bulk = openBulk(query, rateLimiter, () => registry.card());
   const uploads = new ConcurrencyLimiter(limits.uploadsPerTenant);
   const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
+  const shown = { registry, residency, tiers: () => kv.usage(), tiersByTenant: () => kv.usageByTenant() };
   return createApp({
     authenticator: tenants.apiKeys,
     settings: config,
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
-      (it) => addLimitRoutes(it, { tenants, storage, budgets: records.budgets }),
+      (it) => addLimitRoutes(it, { tenants, storage, budgets: records.budgets, onTenantSet: (id) => kv.trim(id) }),
       (it) => addFileRoutes(it, { corpus, uploads, downloads }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),
@@ -129,9 +123,9 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBatchRoutes(it, batches),
       (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
       (it) => addModelRoutes(it, modelsOf(parts)),
-      (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins, kvFiles: () => parts.kv.usage() }),
+      (it) => addCacheRoutes(it, { ...shown, pins: workers.pins }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
-      (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
+      (it) => addOpsRoutes(it, { ...shown, dispatcher, metrics, draining: () => state.draining }),
       records.addRoutes,
       (it) => addDocsRoutes(it, { version }),
     ],

@@ -22,6 +22,7 @@ import { KvScopes } from "../kv/scopes.ts";
 import { workerEnvironment } from "../process/child-environment.ts";
 import { CorpusOwners } from "../tenant/corpus-owners.ts";
 import type { ServerSecret } from "../tenant/secret.ts";
+import type { TenantService } from "../tenant/tenants.ts";
 
 export interface WorkersOptions {
   /** The environment that the workers' settings are taken from. */
@@ -163,11 +164,12 @@ interface KvParts {
   readonly db: Db;
   readonly secret: ServerSecret;
   readonly workers: Pick<Workers, "registry" | "supervisor" | "dispatcher">;
+  readonly tenants: TenantService;
   readonly log: Log;
 }
 
 /** KV in files: knows workers, the database and the folder. */
-export function openKvObjects(config: Config, { db, secret, workers, log }: KvParts) {
+export function openKvObjects(config: Config, { db, secret, workers, tenants, log }: KvParts) {
   const { registry, supervisor, dispatcher } = workers;
   const kvScopes = new KvScopes(secret.derive("kv"));
   const kv = new KvObjects({
@@ -177,6 +179,7 @@ export function openKvObjects(config: Config, { db, secret, workers, log }: KvPa
     readyWorkers: () => registry.ready().map(({ id }) => id),
     card: () => registry.card(),
     ownerOf: (tenantId) => dispatcher.kvOwnerOf(tenantId),
+    quotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId, "disk"),
   });
   return { kv, kvScopes };
 }

@@ -17,11 +17,9 @@ import {
   listKvObjects,
   listKvRoots,
   listKvScopes,
-  oldestKvObjects,
   removeKvObjects,
   removeKvObjectsByKey,
   removeOtherKv,
-  touchKvSpans,
 } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
 import {
@@ -38,6 +36,7 @@ import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
+import { KvAccount, type TenantTierUse, type TierUse } from "./account.ts";
 import {
   type FolderFiles,
   FolderRefused,
@@ -59,6 +58,8 @@ export interface KvObjectsOptions {
   readonly owner: string;
   /** Bytes of all files at most; 0: none are kept; undefined: a part of what is free. */
   readonly mostBytes: number | undefined;
+  /** Bytes that a tenant may keep in files; undefined: as many as there is room for. */
+  readonly quotaBytesOf: (tenantId: TenantId) => number | undefined;
   readonly log: Log;
   readonly send: (workerId: string, message: GatewayMessage) => boolean;
   readonly readyWorkers: () => readonly string[];
@@ -79,9 +80,6 @@ export interface KeptSpan {
 
 /** Objects that a worker is told of at once; the first ones, by use, are loaded without being asked for. */
 const objectsPerMessage = 500;
-/** Spans whose use is not written down yet, at most. */
-const usedSpans = 2_000;
-const flushMs = 60_000;
 
 export class KvObjects {
   readonly #options: KvObjectsOptions;
@@ -89,17 +87,15 @@ export class KvObjects {
   readonly #removal: KvRemoval;
   readonly #writes = new KvWrites();
   readonly #roots = new Map<string, TenantId>();
-  readonly #used = new Set<BlockKey>();
+  readonly #account: KvAccount;
   #isOn = false;
-  #usedBytes = 0;
-  #objectCount = 0;
-  #timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(options: KvObjectsOptions) {
     this.#options = options;
-    const { db, scopes, folder, mostBytes, log, freeBytes, files = systemFolderFiles } = options;
+    const { db, scopes, folder, mostBytes, quotaBytesOf, log, freeBytes, files = systemFolderFiles } = options;
     const nowMs = () => performance.now();
     this.#room = new Room({ folder, mostBytes, log, nowMs, ...(freeBytes && { freeBytes }) });
+    this.#account = new KvAccount({ db, room: this.#room, quotaBytesOf, onGone: (objects) => this.#gone(objects) });
     this.#removal = new KvRemoval({
       ...{ db, folder, files, log },
       onGone: (objects) => this.#gone(objects),
@@ -121,9 +117,7 @@ export class KvObjects {
       const rows = listKvObjectIds(db);
       const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
       for (const ids of chunks(missing)) removeKvObjects(db, ids);
-      for (const { id, bytes } of rows) {
-        if (files.delete(id)) this.#count(bytes, 1);
-      }
+      this.#account.add(rows.filter(({ id }) => files.delete(id)));
       this.#removal.unlink([...files]);
       this.#isOn = !isOff;
     } catch (error) {
@@ -134,21 +128,35 @@ export class KvObjects {
     this.#removal.scopes(isOff ? listKvScopes(db).map(({ seq }) => seq) : deadKvScopes(db));
     this.#removal.keyless();
     for (const { rootKey, tenantId } of listKvRoots(db)) this.#roots.set(rootKey, tenantId);
-    this.#timer = setInterval(() => this.#flush(), flushMs);
-    this.#timer.unref();
+    this.#account.start();
   }
 
   async stop(): Promise<void> {
-    clearInterval(this.#timer);
     this.#writes.settleAll(() => true);
-    this.#flush();
+    this.#account.stop();
     await this.#removal.stop();
   }
 
-  /** What is in files; undefined: nothing is kept. */
-  usage(): { readonly objects: number; readonly bytes: number; readonly quotaBytes: number } | undefined {
-    if (!this.#isOn) return undefined;
-    return { objects: this.#objectCount, bytes: this.#usedBytes, quotaBytes: this.#room.mostBytes(this.#usedBytes) };
+  /** What lies in the tiers that are switched on. */
+  usage(): readonly TierUse[] {
+    if (!this.#isOn) return [];
+    const { all, pinnedBytes } = this.#account;
+    return [{ tier: "disk", ...all, pinnedBytes, quotaBytes: this.#room.mostBytes(all.bytes) }];
+  }
+
+  /** What each tenant has there. */
+  usageByTenant(): ReadonlyMap<TenantId, TenantTierUse> {
+    return this.#account.byTenant();
+  }
+
+  /** The files of exactly these spans stay, whatever needs room. */
+  setPinned(spanKeys: ReadonlySet<BlockKey>): void {
+    this.#account.setPinned(spanKeys);
+  }
+
+  /** The tenant's limits are others now. */
+  trim(tenantId: TenantId): void {
+    this.#account.trim(tenantId);
   }
 
   /** Whose fragments a chain that begins with this key is of. */
@@ -206,12 +214,8 @@ export class KvObjects {
   }
 
   /** Requests use these spans: they are dropped last. */
-  noteUse({ runs }: TokenPlan): void {
-    if (this.#objectCount === 0) return;
-    for (const { kind, blockKeys } of runs) {
-      const spanKey = blockKeys.at(-1);
-      if (kind === "span" && spanKey !== undefined && this.#used.size < usedSpans) this.#used.add(spanKey);
-    }
+  noteUse(plan: TokenPlan): void {
+    this.#account.noteUse(plan);
   }
 
   /** Whether nothing is gained by asking for the span to be kept: it is in files, or nothing is written now. */
@@ -279,7 +283,8 @@ export class KvObjects {
     const { blockTokens } = format;
     const tokens = tokenIds.slice(first * blockTokens, (first + keys.length) * blockTokens);
     const bytes = kvObjectSizes(tokens.length, format).fileBytes;
-    if (!this.#makeRoom(bytes)) return undefined;
+    const writing = { all: this.#writes.bytes, own: this.#writes.bytesOf(facts.tenantId) };
+    if (!this.#account.makeRoom(bytes, facts.tenantId, writing)) return undefined;
     const object: KvObject = {
       id: randomBytes(16).toString("hex"),
       dataKey: new Uint8Array(randomBytes(dataKeyBytes)),
@@ -293,35 +298,13 @@ export class KvObjects {
     const scopeName = scopes.nameOf(salt);
     const modelDigest = card()?.digest ?? "";
     const end = this.#writes.begin({
-      ...{ object, workerId, spanKey, scopeName, facts, modelDigest, bytes },
+      ...{ object, workerId, spanKey, scopeName, facts, modelDigest, bytes, blockCount: keys.length },
       format: nameOf(format),
     });
     const name = temporaryName(workerId, object.id);
     const message = { type: "keep", object, folder, temporaryName: name, tokenIds: tokens, blockKeys: keys } as const;
     if (!send(workerId, message)) this.#writes.settle(object.id);
     return end;
-  }
-
-  /** @returns whether a file of so many bytes may be written */
-  #makeRoom(bytes: number): boolean {
-    const { db } = this.#options;
-    const surplus = this.#room.surplus(bytes, this.#usedBytes + this.#writes.bytes);
-    if (surplus === undefined) return false;
-    if (surplus === 0) return true;
-    this.#flush();
-    const aimBytes = this.#usedBytes - surplus;
-    while (this.#usedBytes > aimBytes) {
-      const ids: string[] = [];
-      let freed = 0;
-      for (const row of oldestKvObjects(db, removedAtOnce)) {
-        if (this.#usedBytes - freed <= aimBytes) break;
-        ids.push(row.id);
-        freed += row.bytes;
-      }
-      if (ids.length === 0) return false;
-      this.#gone(removeKvObjects(db, ids));
-    }
-    return true;
   }
 
   /** Texts are gone while they are being written. */
@@ -345,15 +328,16 @@ export class KvObjects {
     }
   }
 
-  #commit({ object, facts, scopeName, spanKey, modelDigest, format, bytes }: PendingObject): void {
+  #commit({ object, facts, scopeName, spanKey, modelDigest, format, bytes, blockCount }: PendingObject): void {
     const { db, scopes, folder, readyWorkers, send } = this.#options;
     const { id, dataKey, rootKey, previousKey, lastKey, position, tokenCount } = object;
     const sealed = scopes.seal(scopeName, findKvScope(db, scopeName)?.sealedKey, id, dataKey);
     const scope = { name: scopeName, ...facts, sealedKey: sealed.scope };
     const keys = { rootKey, previousKey, lastKey, spanKey, position, tokenCount };
-    const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, bytes, usedAt: Date.now() };
+    const whose = { tenantId: facts.tenantId, blockCount, pinned: Number(this.#account.isPinned(spanKey)) };
+    const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, ...whose, bytes, usedAt: Date.now() };
     insertKvObject(db, scope, row);
-    this.#count(bytes, 1);
+    this.#account.add([row]);
     this.#roots.set(rootKey, facts.tenantId);
     this.#room.written();
     for (const workerId of readyWorkers()) {
@@ -370,7 +354,7 @@ export class KvObjects {
   /** Rows are removed: workers forget the objects, and the files go. */
   #gone(objects: readonly GoneObject[]): void {
     if (objects.length === 0) return;
-    for (const { bytes } of objects) this.#count(-bytes, -1);
+    this.#account.remove(objects);
     const objectIds = objects.map(({ id }) => id);
     this.#forget({ type: "forget", objectIds });
     this.#removal.unlink(objectIds);
@@ -378,22 +362,6 @@ export class KvObjects {
 
   #forget(message: GatewayMessage): void {
     for (const workerId of this.#options.readyWorkers()) this.#options.send(workerId, message);
-  }
-
-  #count(bytes: number, objects: number): void {
-    this.#usedBytes = Math.max(0, this.#usedBytes + bytes);
-    this.#objectCount = Math.max(0, this.#objectCount + objects);
-  }
-
-  /** Writes down when spans were used last. */
-  #flush(): void {
-    const keys = [...this.#used];
-    this.#used.clear();
-    try {
-      for (const part of chunks(keys)) touchKvSpans(this.#options.db, part, Date.now());
-    } catch {
-      // The times of use are a hint.
-    }
   }
 }
 

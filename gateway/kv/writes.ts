@@ -1,4 +1,5 @@
 /** Objects that workers are writing: none of them has a row yet. */
+import type { TenantId } from "../../db/ids.ts";
 import type { KvObject } from "../../worker/contract/kv-object.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { ScopeFacts } from "./scopes.ts";
@@ -12,6 +13,7 @@ export interface PendingObject {
   readonly format: string;
   readonly modelDigest: string;
   readonly bytes: number;
+  readonly blockCount: number;
 }
 
 interface Entry {
@@ -27,6 +29,11 @@ export class KvWrites {
   /** Bytes of all files that are being written. */
   get bytes(): number {
     return this.#bytes;
+  }
+
+  bytesOf(tenantId: TenantId): number {
+    const own = [...this.#entries.values()].filter(({ pending }) => pending.facts.tenantId === tenantId);
+    return own.reduce((sum, { pending }) => sum + pending.bytes, 0);
   }
 
   /** The end of the write of what ends with this key; undefined: nobody writes it. */

@@ -28,7 +28,7 @@ export interface SpanServiceDeps {
   readonly uses: Pick<UseCounts, "of">;
   readonly pins: Pick<Pins, "set">;
   /** KV in files; absent: none is kept. */
-  readonly kv?: Pick<KvObjects, "keep" | "isKept" | "evict" | "evictScopes" | "evictTenant">;
+  readonly kv?: Pick<KvObjects, "keep" | "isKept" | "setPinned" | "evict" | "evictScopes" | "evictTenant">;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf: (tenantId: TenantId) => number | undefined;
   /** Resolves once a model is known. */
@@ -128,8 +128,9 @@ export class SpanService implements SpanPort {
     return this.#deps.registry.card() !== undefined;
   }
 
-  setPinned(tenants: ReadonlyMap<BlockKey, string>): void {
+  setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void {
     this.#deps.pins.set(tenants);
+    this.#deps.kv?.setPinned(spanKeys);
   }
 
   mostPinnedBlocks(tenantId: TenantId): number {

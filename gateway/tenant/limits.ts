@@ -11,34 +11,40 @@ import {
   type TenantLimits,
 } from "../../db/limits.ts";
 import type { Db } from "../../db/open.ts";
+import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { Principal } from "./principal.ts";
 import type { LimitedOwner } from "./rate-limiter.ts";
 
 const unlimited: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null };
+const unlimitedTenant = {
+  ...{ kvBytes: null, kvDiskBytes: null, kvS3Bytes: null, storageBytes: null },
+  ...{ tokensPerDay: null, tokensPerMonth: null },
+};
+type KvQuotas = Readonly<Record<KvTier, number | null>>;
 /** Quotas of this many tenants are cached, because a quota is read for every request that is sent to a worker. */
 const rememberedQuotas = 4_096;
 
 export class CallerLimits {
   readonly #db: Db;
-  readonly #kvBytes = new LRUCache<string, { readonly kvBytes: number | null }>({ max: rememberedQuotas });
+  readonly #quotas = new LRUCache<string, KvQuotas>({ max: rememberedQuotas });
 
   constructor(db: Db) {
     this.#db = db;
   }
 
   ofTenant(id: TenantId): TenantLimits {
-    const none = { ...unlimited, kvBytes: null, storageBytes: null, tokensPerDay: null, tokensPerMonth: null };
-    return findTenantLimits(this.#db, id) ?? none;
+    return findTenantLimits(this.#db, id) ?? { ...unlimited, ...unlimitedTenant };
   }
 
-  /** Bytes of KV that the tenant may keep on each worker; undefined: no quota. */
-  kvBytesOf(tenantId: TenantId): number | undefined {
-    let known = this.#kvBytes.get(tenantId);
+  /** Bytes of KV that the tenant may keep in a tier, on each worker in "device"; undefined: no quota. */
+  kvBytesOf(tenantId: TenantId, tier: KvTier = "device"): number | undefined {
+    let known = this.#quotas.get(tenantId);
     if (known === undefined) {
-      known = this.ofTenant(tenantId);
-      this.#kvBytes.set(tenantId, known);
+      const { kvBytes, kvDiskBytes, kvS3Bytes } = this.ofTenant(tenantId);
+      known = { device: kvBytes, host: null, disk: kvDiskBytes, s3: kvS3Bytes };
+      this.#quotas.set(tenantId, known);
     }
-    return known.kvBytes ?? undefined;
+    return known[tier] ?? undefined;
   }
 
   ofKey(id: ApiKeyId): RateLimits {
@@ -50,7 +56,7 @@ export class CallerLimits {
    */
   setTenant(id: TenantId, limits: TenantLimits): void {
     putTenantLimits(this.#db, id, limits);
-    this.#kvBytes.delete(id);
+    this.#quotas.delete(id);
   }
 
   setKey(id: ApiKeyId, limits: RateLimits): void {

@@ -2,7 +2,13 @@
  * What a worker does, without a model: keeps block keys, answers each request with the tokens of its last run,
  * one a tick. The same core runs in a process (fake-worker.ts) and in memory (fake-link.ts).
  */
-import type { GatewayMessage, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type {
+  GatewayMessage,
+  PlanRun,
+  SubmitMessage,
+  WorkerMessage,
+  WorkerStats,
+} from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 
@@ -17,6 +23,12 @@ export const fakeCard: ModelCard = {
   eosTokenIds: [2],
   numericMode: "float32",
   backend: "fake",
+};
+
+export const fakeStats: WorkerStats = {
+  ...{ queriedTokens: 10, hitTokens: 5, lackedTokens: 5, broughtTokens: 2, computedTokens: 5, generatedTokens: 1 },
+  ...{ preemptions: 0, evictedBlocks: 0, steps: 1, runningRequests: 0, waitingRequests: 0 },
+  ...{ usedBlocks: 0, cachedBlocks: 0, freeBlocks: fakeCard.blockCount, residentBytes: 1, tiers: [] },
 };
 
 export class FakeCore {
@@ -125,21 +137,9 @@ export class FakeCore {
     this.#send({ type: "kv", events: [{ sequence: this.#sequence, type: "removed", blockKeys: gone }] });
   }
 
-  #stats() {
-    return {
-      queriedTokens: 10,
-      hitTokens: 5,
-      computedTokens: 5,
-      generatedTokens: 1,
-      preemptions: 0,
-      evictedBlocks: 0,
-      steps: 1,
-      runningRequests: this.#running.size,
-      waitingRequests: 0,
-      usedBlocks: 0,
-      cachedBlocks: this.#resident.size,
-      freeBlocks: fakeCard.blockCount - this.#resident.size,
-      residentBytes: 1,
-    };
+  #stats(): WorkerStats {
+    const held = this.#resident.size;
+    const running = this.#running.size;
+    return { ...fakeStats, runningRequests: running, cachedBlocks: held, freeBlocks: fakeCard.blockCount - held };
   }
 }

@@ -17,6 +17,7 @@ import { addMcpRoutes, type McpDeps } from "../../gateway/http/mcp/mcp.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/middleware/concurrency.ts";
 import type { RateLimitDeps } from "../../gateway/http/middleware/rate-limits.ts";
 import { addModelRoutes } from "../../gateway/http/openai/models.ts";
+import type { TierUse } from "../../gateway/kv/account.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import type { Principal, Scope } from "../../gateway/tenant/principal.ts";
@@ -134,7 +135,8 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   });
   const limiter = new ConcurrencyLimiter(requestsPerTenant);
   const log = () => undefined;
-  const state = { draining: false, nowMs: Date.now(), storageBytes: null as number | null };
+  const tiers: TierUse[] = [];
+  const state = { draining: false, nowMs: Date.now(), storageBytes: null as number | null, tiers };
   const compared = new PromptHistory(1_000);
   const retention = { rows: 3, bytes: 2 ** 30, ...other.retention };
   const db = tenantsDb();
@@ -151,7 +153,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
       (it) => addGenerationRoutes(it, chat),
       (it) => addMcpRoutes(it, { ...chat, corpus: noCorpus, translateError: () => undefined, corsOrigins: [] }),
       (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
-      (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
+      (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining, tiers: () => state.tiers }),
     ],
     ...(rateLimits === undefined ? {} : { rateLimits }),
     ...(other.settings === undefined ? {} : { settings: other.settings }),

@@ -21,7 +21,7 @@ describe("after a restart", () => {
     await rig.start();
     expect(rig.catalog).toEqual(before);
     expect(rig.kv.ownerOfRoot(spanOf(saltB, 0, 4).rootKey)).toBe(rig.tenantIds[1]);
-    expect(rig.kv.usage()?.objects).toBe(4);
+    expect(rig.kv.usage()[0]?.objects).toBe(4);
   });
 
   test("rows without a file are dropped, and files without a row; others' files stay", async () => {
@@ -74,7 +74,7 @@ describe("after a restart", () => {
     await rig.keep(saltA, 1);
     expect(new Set(rig.sent.map(({ type }) => type))).toEqual(new Set(["forget"]));
     expect([rig.rows, rig.scopes, await rig.files()]).toEqual([0, 0, []]);
-    expect(rig.kv.usage()).toBeUndefined();
+    expect(rig.kv.usage()).toEqual([]);
   });
 
   test("switched off from the first start on, no folder is made", async () => {
@@ -165,7 +165,7 @@ describe("room", () => {
     using rig = new KvRig();
     await rig.start();
     await rig.keep(saltA, 1);
-    const bytes = rig.kv.usage()?.bytes ?? 0;
+    const bytes = rig.kv.usage()[0]?.bytes ?? 0;
     await rig.start({ mostBytes: 3 * bytes });
     await rig.keep(saltA, 20);
     await rig.keep(saltA, 40);
@@ -177,16 +177,76 @@ describe("room", () => {
     rig.kv.noteUse({ runs: [{ kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey }] });
     await rig.keep(saltA, 60);
     expect(rig.forgotten).toEqual([second?.id ?? ""]);
-    expect([rig.rows, rig.kv.usage()?.bytes]).toEqual([3, 3 * bytes]);
+    expect([rig.rows, rig.kv.usage()[0]?.bytes]).toEqual([3, 3 * bytes]);
     const files = await rig.files();
     expect([first, third].every((row) => files.includes(row?.id ?? ""))).toBe(true);
+  });
+
+  test("a tenant's limit is kept by its own files, those used longest ago first; others' stay", async () => {
+    using rig = new KvRig();
+    await rig.start();
+    await rig.keep(saltB, 1);
+    const bytes = rig.kv.usage()[0]?.bytes ?? 0;
+    const [a, b] = rig.tenantIds;
+    rig.quotas.set(a, 2 * bytes);
+    for (const from of [1, 20, 40]) await rig.keep(saltA, from);
+    const held = () => [...rig.kv.usageByTenant()].map(([id, { objects, quotaBytes }]) => [id, objects, quotaBytes]);
+    expect(held()).toEqual([
+      [b, 1, undefined],
+      [a, 2, 2 * bytes],
+    ]);
+    expect(rig.forgotten).toEqual([rig.catalog[1]?.id ?? ""]);
+    // A lower limit holds at once, one below a single file lets none be written, and none being left is no entry.
+    rig.quotas.set(a, bytes);
+    rig.kv.trim(a);
+    expect(held().map(([, objects]) => objects)).toEqual([1, 1]);
+    rig.quotas.set(a, bytes - 1);
+    rig.kv.trim(a);
+    await rig.keep(saltA, 60);
+    expect(held().map(([id]) => id)).toEqual([b]);
+    expect(rig.rows).toBe(1);
+    // What is being written counts too.
+    rig.quotas.set(a, bytes);
+    rig.answer = "nothing";
+    void rig.keep(saltA, 60);
+    await rig.keep(saltA, 70);
+    rig.finish();
+    expect(held().map(([id, objects]) => [id, objects])).toEqual([
+      [b, 1],
+      [a, 1],
+    ]);
+  });
+
+  test("what is pinned stays, after a restart too, until it is said otherwise", async () => {
+    using rig = new KvRig();
+    await rig.start();
+    await rig.keep(saltA, 1);
+    const bytes = rig.kv.usage()[0]?.bytes ?? 0;
+    const spanKey = spanOf(saltA, 1, 20).blockKeys.at(-1);
+    if (spanKey === undefined) throw new Error("a span has a key");
+    rig.kv.setPinned(new Set([spanKey]));
+    await rig.start({ mostBytes: 2 * bytes });
+    const first = rig.catalog[0]?.id;
+    expect(rig.kv.usage()[0]?.pinnedBytes).toBe(bytes);
+    for (const from of [20, 40]) await rig.keep(saltA, from);
+    expect(rig.rows).toBe(2);
+    expect(rig.forgotten).not.toContain(first);
+    // A pin of what is not there yet holds once it is.
+    rig.kv.setPinned(new Set([spanKey, ...spanOf(saltA, 60, 20).blockKeys.slice(-1)]));
+    await rig.keep(saltA, 60);
+    await rig.keep(saltA, 80);
+    expect([rig.rows, rig.kv.usage()[0]?.pinnedBytes]).toEqual([2, 2 * bytes]);
+    await rig.start({ mostBytes: 2 * bytes });
+    rig.kv.setPinned(new Set());
+    await rig.keep(saltA, 80);
+    expect([rig.rows, rig.forgotten.length, rig.kv.usage()[0]?.pinnedBytes]).toEqual([2, 1, 0]);
   });
 
   test("by default it is a quarter of what is free, the files counted as free", async () => {
     using rig = new KvRig();
     rig.freeBytes = 40 * gib;
     await rig.start();
-    expect(rig.kv.usage()?.quotaBytes).toBe(10 * gib);
+    expect(rig.kv.usage()[0]?.quotaBytes).toBe(10 * gib);
   });
 
   test("under 2 GiB free, or when a write fails, nothing is written for a while, which is said once", async () => {
@@ -236,7 +296,7 @@ describe("a folder that cannot be used is said in a sentence, and everything is 
     prepareFolder[reason]?.(rig);
     await rig.start();
     await rig.keep(saltA, 1);
-    expect([rig.sent, rig.rows, rig.kv.usage()]).toEqual([[], 0, undefined]);
+    expect([rig.sent, rig.rows, rig.kv.usage()]).toEqual([[], 0, []]);
     expect(rig.logged.length).toBe(1);
     expect(rig.logged[0]).toContain(reason);
     expect(rig.logged[0]).toContain(rig.folder);

@@ -40,6 +40,7 @@ export class KvRig implements Disposable {
   readonly tenantIds = [newId("tenant"), newId("tenant")] as const;
   readonly corpusIds = [newId("corpus"), newId("corpus")] as const;
   freeBytes = 2 ** 40;
+  readonly quotas = new Map<string, number>();
   /** What the worker answers to `keep`: it writes and says so, says this reason, or says nothing yet. */
   answer: "kept" | "nothing" | { readonly reason: string } = "kept";
   #kv: KvObjects | undefined;
@@ -81,6 +82,7 @@ export class KvRig implements Disposable {
       card: () => card,
       ownerOf: () => nobody,
       freeBytes: () => this.freeBytes,
+      quotaBytesOf: (tenantId) => this.quotas.get(tenantId),
       ...options,
     });
     this.#kv = kv;

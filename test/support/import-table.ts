@@ -236,11 +236,13 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   ],
   "gateway/http/admin": [
     "db",
+    "worker/contract",
     "gateway/base",
     "gateway/config.ts",
     "gateway/batches",
     "gateway/corpus",
     "gateway/dispatch",
+    "gateway/kv",
     "gateway/telemetry",
     "gateway/tenant",
     "gateway/http/transport",

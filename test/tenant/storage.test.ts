@@ -32,7 +32,14 @@ const upload = (letters: number, filename = "a.txt") => {
 };
 const used = () => storedBytes(world.db, tenantId);
 const setLimit = (storageBytes: number) => {
-  const unset = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null, kvBytes: null };
+  const unset = {
+    requestsPerMinute: null,
+    tokensPerMinute: null,
+    concurrency: null,
+    kvBytes: null,
+    kvDiskBytes: null,
+    kvS3Bytes: null,
+  };
   const budget = { tokensPerDay: null, tokensPerMonth: null };
   world.tenants.limits.setTenant(tenantId, { ...unset, ...budget, storageBytes });
 };

@@ -51,6 +51,13 @@ describe("requests over spans in files", () => {
     const loaded = world.messages.flatMap((one) => (one.type === "loaded" ? [one.objectId] : []));
     expect(loaded.toSorted()).toEqual(objects.map(({ id }) => id).toSorted());
     const found = world.finishedOf("a").usage.cachedTokens;
+    const { lackedTokens, broughtTokens, tiers } = world.engine.stats();
+    // Who is admitted later lacks less; only the questions are not brought.
+    expect(lackedTokens - broughtTokens).toBe(3 * 5);
+    expect(broughtTokens).toBeGreaterThanOrEqual(found);
+    const outcomes = { loaded: objects.length, late: 0, failed: 0, dropped: 0 };
+    expect(tiers).toMatchObject([{ tier: "disk", loads: outcomes, writtenBytes: 0 }]);
+    expect(tiers[0]?.readBytes).toBeGreaterThan(found);
     expect(found).toBe(sum([long, ...spans].map(({ length }) => length)));
   });
 

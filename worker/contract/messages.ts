@@ -243,10 +243,29 @@ export interface RemovedEvent {
   readonly blockKeys: readonly BlockKey[];
 }
 
+/**
+ * What came of loads that were not called off: all of it was brought; it came later than computing would have; it cannot
+ * be read, or is not what was written; blocks were short, or a block before was gone.
+ */
+export type LoadOutcome = "loaded" | "late" | "failed" | "dropped";
+
+/** What one worker has moved between its pool and another tier. */
+export interface TierStats {
+  readonly tier: KvTier;
+  readonly readBytes: number;
+  readonly readMs: number;
+  readonly writtenBytes: number;
+  readonly writeMs: number;
+  readonly loads: Readonly<Record<LoadOutcome, number>>;
+}
+
 /** Counters only rise; gauges show the present. The unit is tokens unless the name says otherwise. */
 export interface WorkerStats {
   readonly queriedTokens: number;
   readonly hitTokens: number;
+  /** Prompt tokens that the pool lacked at first, and those of them that came from another tier. */
+  readonly lackedTokens: number;
+  readonly broughtTokens: number;
   readonly computedTokens: number;
   readonly generatedTokens: number;
   readonly preemptions: number;
@@ -258,6 +277,8 @@ export interface WorkerStats {
   readonly cachedBlocks: number;
   readonly freeBlocks: number;
   readonly residentBytes: number;
+  /** Tiers beside the pool. */
+  readonly tiers: readonly TierStats[];
 }
 
 export interface FinishedMessage {

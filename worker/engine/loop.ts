@@ -136,6 +136,8 @@ export class Engine {
     return {
       queriedTokens: this.#scheduler.queriedTokens,
       hitTokens: this.#scheduler.hitTokens,
+      lackedTokens: this.#scheduler.lackedTokens,
+      broughtTokens: this.#scheduler.broughtTokens,
       computedTokens: this.#runner.computedTokens,
       generatedTokens: this.#generatedTokens,
       preemptions: this.#scheduler.preemptions,
@@ -147,6 +149,7 @@ export class Engine {
       cachedBlocks,
       freeBlocks: available - cachedBlocks,
       residentBytes: (usedBlocks + cachedBlocks) * kvBytesPerBlock,
+      tiers: this.disk === undefined ? [] : [this.disk.stats()],
     };
   }
 

@@ -47,6 +47,9 @@ export class Scheduler {
   /** Prompt tokens looked up at first admission, and those of them that were found. */
   queriedTokens = 0;
   hitTokens = 0;
+  /** Prompt tokens that were not found at first admission, and those of them that came from another tier since. */
+  lackedTokens = 0;
+  broughtTokens = 0;
 
   readonly #pool: BlockPool;
   readonly #cache: PrefixCache;
@@ -239,11 +242,14 @@ export class Scheduler {
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
     const refusal = refusalOf(this.#pool, this.running, request, required - foundLive);
     if (refusal !== undefined) return refusal;
-    if (request.times.markAdmitted(this.#clock())) {
-      for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;
-    }
     request.reservedBlocks = required;
-    for (const [index, run] of request.runs.entries()) this.#adopt(run, request, found[index]);
+    const isFirst = request.times.markAdmitted(this.#clock());
+    for (const [index, run] of request.runs.entries()) {
+      const foundTokens = this.#adopt(run, request, found[index]);
+      if (!isFirst || !run.keyed) continue;
+      this.queriedTokens += run.promptTokens;
+      this.lackedTokens += run.promptTokens - foundTokens;
+    }
     this.#relocation?.settleAll(request, found);
     this.#runningList.push(request);
     return undefined;
@@ -255,7 +261,9 @@ export class Scheduler {
       if (request.decoding) continue;
       for (const run of request.runs) {
         const found = run.residentBlocks(this.#cache);
-        this.#adopt(run, request, found);
+        const isBrought = found.length > 0 && this.#cache.tierOf(found[0]) !== "device";
+        const tokens = this.#adopt(run, request, found);
+        if (isBrought) this.broughtTokens += tokens;
         this.#relocation?.settle(run, found.length);
       }
     }
@@ -266,9 +274,11 @@ export class Scheduler {
     return this.#relocation?.isShared(blockId, run) ?? this.#pool.isLive(blockId);
   }
 
-  #adopt(run: Run, request: Request, found: readonly BlockId[]): void {
-    if (found.length === 0) return;
-    this.hitTokens += run.adopt(found, this.#cache);
+  #adopt(run: Run, request: Request, found: readonly BlockId[]): number {
+    if (found.length === 0) return 0;
+    const tokens = run.adopt(found, this.#cache);
+    this.hitTokens += tokens;
     request.reservedBlocks -= found.length;
+    return tokens;
   }
 }

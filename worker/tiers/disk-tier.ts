@@ -2,7 +2,7 @@
 import type { BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
-import type { KvFileMessage, WorkerMessage } from "../contract/messages.ts";
+import type { KvFileMessage, TierStats, WorkerMessage } from "../contract/messages.ts";
 import type { FileSystem } from "./file-system.ts";
 import { Keeps } from "./keeps.ts";
 import { Loads } from "./loads.ts";
@@ -93,6 +93,12 @@ export class DiskTier {
     const nowMs = () => performance.now();
     this.loads = new Loads({ ...parts, shape, mover, nowMs, slices: (isUrgent) => gaps.slices(isUrgent) });
     this.#keeps = new Keeps({ ...parts, shape, mover, turn: gaps.slices(() => false) });
+  }
+
+  stats(): TierStats {
+    const [read, written] = [this.loads.counts, this.#keeps.counts];
+    const writes = { writtenBytes: written.bytes, writeMs: written.ms };
+    return { tier: "disk", readBytes: read.bytes, readMs: read.ms, ...writes, loads: { ...read.outcomes } };
   }
 
   receive(message: KvFileMessage): void {

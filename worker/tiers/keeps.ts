@@ -33,6 +33,8 @@ const maxWaiting = 256;
 class BlockGone extends Error {}
 
 export class Keeps {
+  /** Of files that were written whole. */
+  readonly counts = { bytes: 0, ms: 0 };
   readonly #options: KeepsOptions;
   readonly #waiting: KeepMessage[] = [];
   readonly #cancelled = new Set<string>();
@@ -63,7 +65,9 @@ export class Keeps {
     for (let message = this.#waiting.shift(); message !== undefined; message = this.#waiting.shift()) {
       const objectId = message.object.id;
       try {
-        await this.#write(message);
+        const beganMs = performance.now();
+        this.counts.bytes += await this.#write(message);
+        this.counts.ms += performance.now() - beganMs;
         this.#options.emit({ type: "kept", objectId });
       } catch (error) {
         const reason = error instanceof BlockGone ? "gone" : reasonOf(error);
@@ -74,7 +78,8 @@ export class Keeps {
     this.#isRunning = false;
   }
 
-  async #write({ object, folder, temporaryName, tokenIds, blockKeys }: KeepMessage): Promise<void> {
+  /** @returns bytes of the file */
+  async #write({ object, folder, temporaryName, tokenIds, blockKeys }: KeepMessage): Promise<number> {
     const { shape, mover, turn, files = systemFiles, onStep = () => undefined } = this.#options;
     const file = new ObjectFile(object, shape);
     const { headSpan, blockSpan, blockCount } = file.sizes;
@@ -108,6 +113,7 @@ export class Keeps {
       onStep("rename");
       await syncFolder(files, folder);
       onStep("folder");
+      return file.sizes.fileBytes;
     } catch (error) {
       for (const name of [temporaryName, object.id]) await files.unlink(join(folder, name)).catch(() => undefined);
       throw error;

@@ -92,6 +92,8 @@ interface Loaded {
 }
 
 export class Loads {
+  /** Bytes of blocks that were stored, and what came of loads. */
+  readonly counts = { bytes: 0, ms: 0, outcomes: { loaded: 0, late: 0, failed: 0, dropped: 0 } };
   readonly #options: LoadsOptions;
   readonly #byLastKey = new Map<BlockKey, KvObject>();
   readonly #lastKeys = new Map<string, BlockKey>();
@@ -160,6 +162,7 @@ export class Loads {
     const nowMs = this.#options.nowMs();
     for (const load of [...this.#open.values()]) {
       if (nowMs <= load.deadlineMs) continue;
+      this.counts.outcomes.late += 1;
       this.#giveUp(load);
       this.#noteFailure();
     }
@@ -284,12 +287,17 @@ export class Loads {
     const beganMs = nowMs();
     try {
       const { bytes, isWhole } = await this.#read(load, await opened);
-      if (!isWhole && !load.isOver) this.#giveUp(load);
+      const wasOver = load.isOver;
+      if (!isWhole && !wasOver) this.#giveUp(load);
+      if (isWhole || !wasOver) this.counts.outcomes[isWhole ? "loaded" : "dropped"] += 1;
       if (bytes === 0) return;
+      this.counts.bytes += bytes;
+      this.counts.ms += nowMs() - beganMs;
       this.#rate += (bytes / Math.max(1, nowMs() - beganMs) - this.#rate) / 8;
       emit({ type: "loaded", objectId, bytes });
     } catch (error) {
       if (load.isOver) return;
+      this.counts.outcomes.failed += 1;
       this.forget([objectId]);
       this.#noteFailure();
       emit({ type: "load failed", objectId, reason: error instanceof Damaged ? error.message : reasonOf(error) });

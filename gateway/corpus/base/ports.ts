@@ -72,8 +72,11 @@ export interface SpanPort {
   evictTenant(tenantId: TenantId, part: "text" | "all"): number;
   /** Whether a model is known, so that spans can be lowered. */
   readonly isReady: boolean;
-  /** All workers evict exactly these blocks last. Each block counts for its tenant. */
-  setPinned(tenants: ReadonlyMap<BlockKey, string>): void;
+  /**
+   * All workers evict exactly these blocks last, each of which counts for its tenant, and the files of exactly these
+   * spans are kept whatever needs room.
+   */
+  setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void;
   /** Blocks that the tenant may pin: what its quota allows, or without a quota a part of the smallest pool. */
   mostPinnedBlocks(tenantId: TenantId): number;
   /** Whether the span would be there after a restart, or cannot be made so now. */

@@ -117,6 +117,7 @@ export class PinService {
     if (!spans.isReady) return;
     const readAtMs = performance.now();
     const tenants = new Map<BlockKey, string>();
+    const spanKeys = new Set<BlockKey>();
     const missing = new Map<TenantId, SpanText[]>();
     const pace = new Pace();
     let piece: readonly PinnedFragment[] = [];
@@ -128,6 +129,7 @@ export class PinService {
         const { blockKeys } = spans.lowerSpan(span);
         for (const key of blockKeys) tenants.set(key, tenantId);
         const last = blockKeys.at(-1);
+        if (last !== undefined) spanKeys.add(last);
         const isThere = last === undefined || (spans.residentWorkers(last).length > 0 && spans.isKept(last));
         if (isThere) continue;
         missing.getOrInsertComputed(tenantId, () => []).push(span);
@@ -135,7 +137,7 @@ export class PinService {
       await pace.breathe();
       if (signal.aborted) return;
     }
-    spans.setPinned(tenants);
+    spans.setPinned(tenants, spanKeys);
     for (const [tenantId, theirs] of missing) {
       for await (const _ of spans.prepareSpans(theirs, signal, { readAtMs, tenantId, mayWait: false }))
         if (signal.aborted) return;

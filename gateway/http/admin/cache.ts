@@ -1,6 +1,6 @@
 /**
- * GET /admin/v1/cache: whose KV the workers hold. Blocks that can be found by a key count; a block that is in use
- * without a key is no one's. GET /admin/v1/kv-events: which worker holds which blocks, as it changes: keys and counts,
+ * GET /admin/v1/cache: whose KV there is, on the workers and in tiers that they share. Of a worker, blocks that can be
+ * found by a key count; a block that is in use without a key is no one's. GET /admin/v1/kv-events: which worker holds which blocks, as it changes: keys and counts,
  * no text and no tenant.
  */
 import type { Hono } from "hono";
@@ -9,6 +9,7 @@ import type { FedChange, KvFeed } from "../../dispatch/kv/feed.ts";
 import type { Pins } from "../../dispatch/kv/pins.ts";
 import type { HeldKv, Residency } from "../../dispatch/kv/residency.ts";
 import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
+import type { TenantTierUse, TierUse } from "../../kv/account.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { readQuery } from "../transport/paging.ts";
@@ -17,16 +18,17 @@ import { sseResponse } from "../transport/sse.ts";
 
 export interface CacheDeps {
   readonly registry: Pick<Registry, "list">;
-  readonly residency: Pick<Residency, "byTenant">;
+  readonly residency: Pick<Residency, "byTenant" | "blockCount">;
   readonly pins: Pick<Pins, "heldBy">;
-  /** KV in files; undefined: none is kept. */
-  readonly kvFiles?: () =>
-    | { readonly objects: number; readonly bytes: number; readonly quotaBytes: number }
-    | undefined;
+  /** KV that all workers share. */
+  readonly tiers: () => readonly TierUse[];
+  /** What tenants have of it. */
+  readonly tiersByTenant: () => ReadonlyMap<string, TenantTierUse>;
 }
 
-export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins, kvFiles }: CacheDeps): void {
-  declare(app, "GET /admin/v1/cache", { summary: "Whose KV the workers hold, by tenant." }, (context) => {
+export function addCacheRoutes(app: Hono<AppEnv>, deps: CacheDeps): void {
+  const { registry, residency, pins } = deps;
+  declare(app, "GET /admin/v1/cache", { summary: "How much KV there is, by tenant and by tier." }, (context) => {
     const workers = registry.list().filter(({ state }) => state === "ready");
     const byTenant = new Map<string, TenantPart[]>();
     for (const worker of workers) {
@@ -36,12 +38,12 @@ export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins, k
         byTenant.getOrInsertComputed(tenantId, () => []).push({ worker, held, pinnedBlocks });
       }
     }
-    const data = [...byTenant]
-      .map(([tenantId, parts]) => describeTenant(tenantId, parts))
+    const shared = deps.tiersByTenant();
+    const data = [...new Set([...byTenant.keys(), ...shared.keys()])]
+      .map((id) => describeTenant(id, byTenant.get(id) ?? [], shared.get(id)))
       .toSorted((a, b) => b.blocks - a.blocks || (a.tenant_id < b.tenant_id ? -1 : 1));
-    const files = kvFiles?.();
-    const disk = files && { tier: "disk", objects: files.objects, bytes: files.bytes, quota_bytes: files.quotaBytes };
-    return context.json({ object: "list", data, tiers: disk === undefined ? [] : [disk] });
+    const devices = workers.map((worker) => describeDevice(worker, residency.blockCount(worker.id), pins));
+    return context.json({ object: "list", data, tiers: [...devices, ...deps.tiers().map(describeTier)] });
   });
 }
 
@@ -51,7 +53,25 @@ interface TenantPart {
   readonly pinnedBlocks: number;
 }
 
-function describeTenant(tenantId: string, parts: readonly TenantPart[]) {
+/** A worker's pool as a tier. */
+function describeDevice({ id, card }: WorkerRecord, blocks: number, pins: Pick<Pins, "heldBy">) {
+  const blockBytes = card?.kvBytesPerBlock ?? 0;
+  const pinnedBlocks = [...pins.heldBy(id).values()].reduce((sum, count) => sum + count, 0);
+  return {
+    ...{ tier: "device", worker: id, blocks, bytes: blocks * blockBytes },
+    ...{ pinned_bytes: pinnedBlocks * blockBytes, quota_bytes: (card?.blockCount ?? 0) * blockBytes },
+  };
+}
+
+function describeTier({ tier, objects, blocks, bytes, pinnedBytes, quotaBytes }: TierUse) {
+  return { tier, worker: null, objects, blocks, bytes, pinned_bytes: pinnedBytes, quota_bytes: quotaBytes };
+}
+
+const describeShared = ({ tier, quotaBytes, ...sums }: TenantTierUse) => {
+  return { tier, ...sums, quota_bytes: quotaBytes ?? null };
+};
+
+function describeTenant(tenantId: string, parts: readonly TenantPart[], shared: TenantTierUse | undefined) {
   const workers = parts.map(({ worker, held, pinnedBlocks }) => ({
     worker: worker.id,
     blocks: held.blockCount,
@@ -71,6 +91,7 @@ function describeTenant(tenantId: string, parts: readonly TenantPart[]) {
     tokens: sum("tokens"),
     bytes: sum("bytes"),
     workers,
+    tiers: shared === undefined ? [] : [describeShared(shared)],
   };
 }
 

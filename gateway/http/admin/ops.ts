@@ -7,12 +7,15 @@ import { type Labels, type Metrics, renderSamples } from "../../telemetry/metric
 import { readyAnswer } from "../transport/answer-schemas.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
+import { type TierBytes, tierMetrics } from "./tier-metrics.ts";
 
 export interface OpsDeps {
   readonly registry: Registry;
   readonly residency: Residency;
   readonly dispatcher: Pick<Dispatcher, "stats">;
   readonly metrics: Metrics;
+  /** KV outside the pools. */
+  readonly tiers: () => readonly TierBytes[];
   /** True from the moment the server begins to shut down. */
   readonly draining: () => boolean;
 }
@@ -73,9 +76,9 @@ function describeWorker(worker: WorkerRecord, residency: Residency) {
   };
 }
 
-/** vLLM's series name the model that is served, and dashboards made for them ask for it. */
+/** vLLM's and LMCache's series name the model that is served, and dashboards made for them ask for it. */
 function sharedLabels(name: string, registry: Registry): Labels {
-  const card = name.startsWith("vllm:") ? registry.card() : undefined;
+  const card = /^(vllm|lmcache):/.test(name) ? registry.card() : undefined;
   return card === undefined ? {} : { model_name: card.id };
 }
 
@@ -95,6 +98,18 @@ const workerMetricTable: readonly WorkerMetric[] = [
   ["vllm:num_requests_running", "gauge", "Requests that run.", (w) => w.stats?.runningRequests],
   [waitingName, "gauge", "Requests that wait: for a worker, or at one.", (w) => w.stats?.waitingRequests],
   ["vllm:num_preemptions_total", "counter", "Requests put back to be computed again.", (w) => w.stats?.preemptions],
+  [
+    "vllm:external_prefix_cache_queries_total",
+    "counter",
+    "Prompt tokens that the pool lacked, looked up in other tiers.",
+    (w) => (w.stats?.tiers.length ? w.stats.lackedTokens : undefined),
+  ],
+  [
+    "vllm:external_prefix_cache_hits_total",
+    "counter",
+    "Those of them that were brought from there.",
+    (w) => (w.stats?.tiers.length ? w.stats.broughtTokens : undefined),
+  ],
   ["spangate_computed_tokens_total", "counter", "Prompt tokens computed.", (w) => w.stats?.computedTokens],
   ["spangate_evicted_blocks_total", "counter", "KV blocks evicted.", (w) => w.stats?.evictedBlocks],
   ["spangate_cached_blocks", "gauge", "KV blocks held for reuse.", (w) => w.stats?.cachedBlocks],
@@ -103,7 +118,7 @@ const workerMetricTable: readonly WorkerMetric[] = [
   ["spangate_worker_restarts_total", "counter", "Times the worker was started again.", (w) => w.restarts],
 ];
 
-function workerMetrics({ registry, dispatcher }: OpsDeps): string {
+function workerMetrics({ registry, dispatcher, tiers }: OpsDeps): string {
   const workers = registry.list();
   const { running, unplaced } = dispatcher.stats();
   const ofWorkers = workerMetricTable.map(([name, type, help, read]) => {
@@ -124,6 +139,7 @@ function workerMetrics({ registry, dispatcher }: OpsDeps): string {
   const one = (value: number) => [{ labels: {}, value }];
   return [
     ...ofWorkers,
+    tierMetrics(workers, tiers(), (name) => sharedLabels(name, registry)),
     renderSamples(poolName, "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
     renderSamples("spangate_requests_in_flight", "gauge", "Requests placed on workers.", one(running)),
     renderSamples("spangate_requests_unplaced", "gauge", "Requests that wait for a worker.", one(unplaced)),

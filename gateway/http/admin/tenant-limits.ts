@@ -40,14 +40,18 @@ const keyLimitsSchema = z.strictObject(rateFields).transform(ratesOf);
 const tenantLimitsSchema = z
   .strictObject({
     ...rateFields,
-    kv_bytes: limit(bounds.limitBytes),
+    kv_bytes: limit(bounds.limitBytes).describe("Bytes of KV on each worker."),
+    kv_disk_bytes: limit(bounds.limitBytes).describe("Bytes of KV in files: what was used longest ago goes first."),
+    kv_s3_bytes: limit(bounds.limitBytes).describe("Bytes of KV in a bucket."),
     storage_bytes: limit(bounds.limitBytes),
     tokens_per_day: limit(bounds.limitTokensPerPeriod).describe("Tokens that may be computed in a day (UTC)."),
     tokens_per_month: limit(bounds.limitTokensPerPeriod).describe("Tokens that may be computed in a month (UTC)."),
   })
-  .transform(({ kv_bytes, storage_bytes, tokens_per_day, tokens_per_month, ...rates }): TenantLimits => {
+  .transform(({ storage_bytes, tokens_per_day, tokens_per_month, ...wanted }): TenantLimits => {
+    const { kv_bytes, kv_disk_bytes, kv_s3_bytes, ...rates } = wanted;
+    const kv = { kvBytes: kv_bytes, kvDiskBytes: kv_disk_bytes, kvS3Bytes: kv_s3_bytes };
     const budget = { tokensPerDay: tokens_per_day, tokensPerMonth: tokens_per_month };
-    return { ...ratesOf(rates), kvBytes: kv_bytes, storageBytes: storage_bytes, ...budget };
+    return { ...ratesOf(rates), ...kv, storageBytes: storage_bytes, ...budget };
   });
 
 /** What the routes do, for /openapi.json. */
@@ -70,9 +74,11 @@ export interface LimitRouteDeps {
   readonly tenants: TenantService;
   readonly storage: Pick<TenantStorage, "use">;
   readonly budgets: Pick<TokenBudgets, "standing">;
+  /** Called when a tenant's limits were set. */
+  readonly onTenantSet?: (tenantId: TenantId) => void;
 }
 
-export function addLimitRoutes(app: Hono<AppEnv>, { tenants, storage, budgets }: LimitRouteDeps): void {
+export function addLimitRoutes(app: Hono<AppEnv>, { tenants, storage, budgets, onTenantSet }: LimitRouteDeps): void {
   const budgetsBody = (tenantId: TenantId, budget: TokenBudget) =>
     Object.fromEntries(
       budgets
@@ -80,10 +86,11 @@ export function addLimitRoutes(app: Hono<AppEnv>, { tenants, storage, budgets }:
         .map(({ period, limit, used, resetsAt }) => [period, { limit, used, resets_at: seconds(resetsAt) }]),
     );
   const tenantLimitsBody = (id: TenantId, limits: TenantLimits) => {
-    const { kvBytes, storageBytes, tokensPerDay, tokensPerMonth, ...rates } = limits;
+    const { kvBytes, kvDiskBytes, kvS3Bytes, storageBytes, tokensPerDay, tokensPerMonth, ...rates } = limits;
     const { limitBytes, usedBytes, stored } = storage.use(id);
     return {
-      ...{ id, object: "tenant.limits", ...ratesBody(rates), kv_bytes: kvBytes, storage_bytes: storageBytes },
+      ...{ id, object: "tenant.limits", ...ratesBody(rates), storage_bytes: storageBytes },
+      ...{ kv_bytes: kvBytes, kv_disk_bytes: kvDiskBytes, kv_s3_bytes: kvS3Bytes },
       ...{ tokens_per_day: tokensPerDay, tokens_per_month: tokensPerMonth },
       budgets: budgetsBody(id, { tokensPerDay, tokensPerMonth }),
       storage: { limit_bytes: limitBytes, used_bytes: usedBytes, ...stored },
@@ -99,6 +106,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, { tenants, storage, budgets }:
     const wanted = await readJson(c, tenantLimitsSchema);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     changed(c, () => tenants.limits.setTenant(id, wanted));
+    onTenantSet?.(id);
     return c.json(tenantLimitsBody(id, wanted));
   });
 

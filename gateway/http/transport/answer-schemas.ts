@@ -55,6 +55,8 @@ export const tenantLimitsAnswer = z.object({
   object: z.literal("tenant.limits"),
   ...rateAnswer,
   kv_bytes: limit,
+  kv_disk_bytes: limit,
+  kv_s3_bytes: limit,
   storage_bytes: limit,
   tokens_per_day: limit,
   tokens_per_month: limit,

@@ -14,7 +14,7 @@ interface Part {
 
 test("the cache is told by tenant; fragments count for their corpus's owner, all else for who asked", async () => {
   const rig = chatRig();
-  addCacheRoutes(rig.app, rig);
+  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant: () => new Map() });
   const get = (key: string) => rig.app.request("/admin/v1/cache", { headers: { authorization: `Bearer ${key}` } });
   const cache = async () => {
     const { data } = (await (await get("key-platform")).json()) as {
@@ -44,6 +44,7 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
           pinned_blocks: 0,
           tokens,
           bytes: blocks * fakeCard.kvBytesPerBlock,
+          tiers: [],
           workers: [
             {
               worker: "worker-0",
@@ -76,4 +77,31 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
 
   rig.processes[0]?.die();
   expect((await cache()).size).toBe(0);
+});
+
+test("tiers are told: each worker's pool, and what all share with what a tenant has of it", async () => {
+  const rig = chatRig();
+  const disk = { tier: "disk", objects: 2, blocks: 40, bytes: 9_000 } as const;
+  rig.state.tiers.push({ ...disk, pinnedBytes: 4_500, quotaBytes: 2 ** 30 });
+  const tiersByTenant = () => new Map([["tenant_b", { ...disk, quotaBytes: undefined }]]);
+  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant });
+  await post(rig.app, question);
+  const blocks = rig.residency.blockCount("worker-0");
+  rig.pins.set(new Map([...rig.residency.keys("worker-0")].slice(0, 1).map((key) => [key, "tenant_a"])));
+  const headers = { authorization: "Bearer key-platform" };
+  const { data, tiers } = (await (await rig.app.request("/admin/v1/cache", { headers })).json()) as {
+    data: { tenant_id: string }[];
+    tiers: unknown;
+  };
+  const blockBytes = fakeCard.kvBytesPerBlock;
+  const pool = { bytes: blocks * blockBytes, pinned_bytes: blockBytes, quota_bytes: fakeCard.blockCount * blockBytes };
+  expect(blocks).toBeGreaterThan(0);
+  expect(tiers).toEqual([
+    { tier: "device", worker: "worker-0", blocks, ...pool },
+    { ...disk, worker: null, pinned_bytes: 4_500, quota_bytes: 2 ** 30 },
+  ]);
+  expect(data.find(({ tenant_id }) => tenant_id === "tenant_b")).toEqual({
+    ...{ object: "tenant_cache", tenant_id: "tenant_b", blocks: 0, fragment_blocks: 0, pinned_blocks: 0 },
+    ...{ tokens: 0, bytes: 0, workers: [], tiers: [{ ...disk, quota_bytes: null }] },
+  });
 });

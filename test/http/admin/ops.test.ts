@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { fakeStats } from "../../dispatch/fake-core.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
 
 describe("operators' routes", () => {
@@ -39,6 +40,35 @@ describe("operators' routes", () => {
     expect(Math.abs(ofProcess("start_time_seconds") * 1_000 - performance.timeOrigin)).toBeLessThan(60_000);
     expect(text).not.toContain("canary");
     expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
+  });
+
+  test("KV outside the pools is counted under vLLM's and LMCache's names", async () => {
+    const rig = chatRig();
+    const text = async () => await (await get(rig, "/metrics")).text();
+    expect(await text()).not.toMatch(/^(lmcache|spangate_kv_loads|vllm:external|vllm:kv_offload)/m);
+    const loads = { loaded: 3, late: 1, failed: 0, dropped: 2 };
+    const moved = { readBytes: 4_096, readMs: 1_500, writtenBytes: 8_192, writeMs: 250 };
+    const tiers = [{ tier: "disk", ...moved, loads } as const];
+    rig.registry.setStats("worker-0", { ...fakeStats, lackedTokens: 700, broughtTokens: 512, tiers });
+    rig.state.tiers.push({ tier: "disk", objects: 2, blocks: 9, bytes: 12_288, pinnedBytes: 0, quotaBytes: 2 ** 30 });
+    const lines = new Set((await text()).split("\n"));
+    const model = 'model_name="fake-model"';
+    const worker = `${model},worker="worker-0"`;
+    for (const line of [
+      `vllm:external_prefix_cache_queries_total{${worker}} 700`,
+      `vllm:external_prefix_cache_hits_total{${worker}} 512`,
+      `vllm:kv_offload_total_bytes_total{${worker},transfer_type="device_to_disk"} 8192`,
+      `vllm:kv_offload_total_bytes_total{${worker},transfer_type="disk_to_device"} 4096`,
+      `vllm:kv_offload_total_time_total{${worker},transfer_type="disk_to_device"} 1.5`,
+      `vllm:kv_offload_tiering_read_bytes_total{${worker},tier="disk"} 4096`,
+      `vllm:kv_offload_tiering_read_time_total{${worker},tier="disk"} 1.5`,
+      `vllm:kv_offload_tiering_write_bytes_total{${worker},tier="disk"} 8192`,
+      `vllm:kv_offload_tiering_write_time_total{${worker},tier="disk"} 0.25`,
+      `lmcache:local_storage_usage{${model}} 12288`,
+      'spangate_kv_loads_total{worker="worker-0",tier="disk",outcome="late"} 1',
+    ]) {
+      expect([line, lines.has(line)]).toEqual([line, true]);
+    }
   });
 
   test("what waits for a worker is told as waiting, and who left before a token as no time to one", async () => {

@@ -64,7 +64,14 @@ describe("limits of a tenant and of a key", () => {
       return { day: standing, month: standing };
     };
     const noBudget = { tokens_per_day: null, tokens_per_month: null, budgets: budgets(null) };
-    const own = { kv_bytes: null, storage_bytes: null, ...noBudget, storage: storage(2 ** 39) };
+    const own = {
+      kv_bytes: null,
+      kv_disk_bytes: null,
+      kv_s3_bytes: null,
+      storage_bytes: null,
+      ...noBudget,
+      storage: storage(2 ** 39),
+    };
     const none = { status: 200, body: { id, object: "tenant.limits", ...unset, ...own } };
     expect(await call("GET", path)).toEqual(none);
     expect(world.tenants.limits.kvBytesOf(id)).toBeUndefined();
@@ -73,6 +80,8 @@ describe("limits of a tenant and of a key", () => {
       tokens_per_minute: 100_000,
       concurrency: 4,
       kv_bytes: 1_048_576,
+      kv_disk_bytes: 2_097_152,
+      kv_s3_bytes: 4_194_304,
       storage_bytes: 7,
       tokens_per_day: 500,
       tokens_per_month: 500,
@@ -94,9 +103,10 @@ describe("limits of a tenant and of a key", () => {
       { id: keyId, kind: "API key", limits: { requestsPerMinute: null, tokensPerMinute: null, concurrency: 2 } },
     ]);
     expect(limits.owners({ tenantId: undefined, keyId })).toEqual([]);
-    expect(limits.kvBytesOf(id)).toBe(1_048_576);
+    const quotas = () => (["device", "host", "disk", "s3"] as const).map((tier) => limits.kvBytesOf(id, tier));
+    expect(quotas()).toEqual([1_048_576, undefined, 2_097_152, 4_194_304]);
     expect(await call("PUT", path, {})).toEqual(none);
-    expect(limits.kvBytesOf(id)).toBeUndefined();
+    expect(quotas()).toEqual([undefined, undefined, undefined, undefined]);
   });
 
   test("a key has no KV of its own", async () => {
@@ -118,7 +128,15 @@ describe("limits of a tenant and of a key", () => {
   test("what is no limit is refused by name", async () => {
     const { id } = await tenantWithKey("a", "inference");
     const rates = ["requests_per_minute", "tokens_per_minute", "concurrency"];
-    for (const field of [...rates, "kv_bytes", "storage_bytes", "tokens_per_day", "tokens_per_month"]) {
+    for (const field of [
+      ...rates,
+      "kv_bytes",
+      "kv_disk_bytes",
+      "kv_s3_bytes",
+      "storage_bytes",
+      "tokens_per_day",
+      "tokens_per_month",
+    ]) {
       for (const value of [0, -1, 1.5, "10", 2e15, true]) {
         const { status, body } = await call("PUT", `/admin/v1/tenants/${id}/limits`, { [field]: value });
         expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: field } });

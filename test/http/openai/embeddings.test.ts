@@ -190,6 +190,8 @@ describe("tokens", () => {
     tokensPerMinute: null,
     concurrency: null,
     kvBytes: null,
+    kvDiskBytes: null,
+    kvS3Bytes: null,
     storageBytes: null,
     tokensPerDay: null,
     tokensPerMonth: null,
