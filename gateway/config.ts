@@ -194,6 +194,8 @@ export interface Config {
   readonly devices: readonly string[];
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
   readonly kvBytes: number | undefined;
+  /** Of each worker's host memory beside its GPU; 0: none. */
+  readonly kvHostBytes: number;
   /** Bytes of KV in files; 0: none; undefined: a part of what is free. */
   readonly kvDiskBytes: number | undefined;
   readonly kvDiskPath: string;
@@ -263,6 +265,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     rerankModelDir: values.SPANGATE_RERANK_MODEL,
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
+    kvHostBytes: values.SPANGATE_KV_HOST_BYTES,
     kvDiskBytes: values.SPANGATE_KV_DISK_BYTES,
     kvDiskPath: values.SPANGATE_KV_DISK_PATH ?? resolve(values.SPANGATE_DATA, "kv"),
     tenantStorageBytes: values.SPANGATE_TENANT_STORAGE_BYTES,

@@ -20,6 +20,7 @@ const schema = z.object({
     .enum(["deferred", "relocate"], { error: 'must be "deferred" or "relocate"' })
     .default("deferred"),
   SPANGATE_KV_BYTES: number(1 << 20, 2 ** 42).optional(),
+  SPANGATE_KV_HOST_BYTES: int(0, 2 ** 42, 0),
   SPANGATE_BLOCK_TOKENS: int(4, 128, 16).refine(
     (value) => Number.isInteger(Math.log2(value)),
     "must be a power of two",
@@ -55,6 +56,8 @@ export interface WorkerConfig {
   readonly kvPositions: "deferred" | "relocate";
   /** undefined: what the device has free. */
   readonly kvBytes: number | undefined;
+  /** Page-locked memory of the host for KV beside a GPU's pool; 0: none. */
+  readonly hostKvBytes: number;
   readonly blockTokens: number;
   readonly threadCount: number;
   readonly stepTokens: number;
@@ -96,6 +99,13 @@ function refuseOnCuda(values: z.infer<typeof schema>): void {
   }
 }
 
+/** @throws WorkerSettingError */
+function refuseOnCpu(values: z.infer<typeof schema>): void {
+  if (values.SPANGATE_KV_HOST_BYTES === 0) return;
+  const instead = "the CPU's pool is the host's memory itself: leave it out, and set SPANGATE_KV_BYTES";
+  throw new WorkerSettingError("SPANGATE_KV_HOST_BYTES", `is for GPUs; ${instead}`);
+}
+
 /** @throws WorkerSettingError naming the variable. */
 export function parseWorkerConfig(env: Record<string, string | undefined>): WorkerConfig {
   const parsed = schema.safeParse(env);
@@ -106,6 +116,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
   const values = parsed.data;
   const cudaIndex = values.SPANGATE_DEVICE === "cpu" ? undefined : Number(values.SPANGATE_DEVICE.slice("cuda:".length));
   if (cudaIndex !== undefined) refuseOnCuda(values);
+  else refuseOnCpu(values);
   const defaults = stepDefaults[cudaIndex === undefined ? "cpu" : "cuda"];
   const stepTokens = values.SPANGATE_STEP_TOKENS ?? defaults.stepTokens;
   if (stepTokens < values.SPANGATE_MAX_RUNNING) {
@@ -120,6 +131,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     kvType: values.SPANGATE_KV_TYPE ?? "float16",
     kvPositions: values.SPANGATE_KV_POSITIONS,
     kvBytes: values.SPANGATE_KV_BYTES,
+    hostKvBytes: values.SPANGATE_KV_HOST_BYTES,
     blockTokens: values.SPANGATE_BLOCK_TOKENS,
     threadCount: values.SPANGATE_THREADS,
     stepTokens,

@@ -32,7 +32,7 @@ async function open(config: WorkerConfig): Promise<Engine> {
     emit,
   });
   process.on("message", (message: GatewayMessage) => receive(engine, opened, message));
-  emit({ type: "ready", card: modelCard(config, opened, engine.disk !== undefined) });
+  emit({ type: "ready", card: modelCard(config, opened, engine) });
   return engine;
 }
 
@@ -47,11 +47,11 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
     case "evict":
       return engine.evict(message.blockKeys, message.owner);
     case "pin":
-      return engine.cache.pin(message.blockKeys, message.pinned);
+      return engine.pin(message.blockKeys, message.pinned);
     case "keep":
     case "catalog":
     case "forget":
-      return engine.disk?.receive(message);
+      return engine.tiers.disk?.receive(message);
     case "stats":
       return emit({ type: "stats", id: message.id, stats: statsOf(engine, opened) });
     case "drain":
@@ -65,9 +65,9 @@ function statsOf(engine: Engine, { residentKvBytes }: OpenBackend): WorkerStats 
   return { ...stats, residentBytes: residentKvBytes?.() ?? stats.residentBytes };
 }
 
-function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBackend, keepsKv: boolean): ModelCard {
+function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBackend, engine: Engine): ModelCard {
   const { blockTokens } = backend.shape;
-  const format = keepsKv ? backend.mover?.format : undefined;
+  const format = engine.tiers.disk?.format;
   return {
     ...(format && { kvFormat: { name: format.name, blockTokens, blockBytes: format.bytes } }),
     id: config.modelName || model.id,

@@ -40,8 +40,9 @@ async function openCuda(config: WorkerConfig, index: number): Promise<OpenBacken
   const mode = modeOf(numericMode, config);
   const model = loadModel(config.modelFolder, mode);
   const device = await openDevice({ index, headDim: model.config.headDim });
-  const { kvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
-  const backend = await CudaBackend.open(device, model, { kvBytes, blockTokens, maxRows, maxLogitRows });
+  const { kvBytes, hostKvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
+  const options = { kvBytes, hostKvBytes, blockTokens, maxRows, maxLogitRows };
+  const backend = await CudaBackend.open(device, model, options);
   // 0.2 s and 19 MB of device memory for an 8B model on an H200, that the first requests would wait for otherwise.
   await backend.captureDecodes();
   return { backend, model, numericMode: mode };

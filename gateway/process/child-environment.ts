@@ -52,6 +52,7 @@ export function workerEnvironment(
   };
   if (config.modelName !== undefined) result.SPANGATE_MODEL_NAME = config.modelName;
   if (config.kvBytes !== undefined) result.SPANGATE_KV_BYTES = String(config.kvBytes);
+  if (config.kvHostBytes > 0) result.SPANGATE_KV_HOST_BYTES = String(config.kvHostBytes);
   for (const [name, value] of Object.entries(env)) {
     if (value === undefined || value === "") continue;
     if (passedOn.includes(name)) result[name] = value;

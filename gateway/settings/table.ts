@@ -136,12 +136,19 @@ export const gatewaySettings = {
     byDefault: "1 GiB; what is free on a GPU",
     meaning: "each worker's KV pool, as in `8GB` or `8GiB`; on the CPU, pages are taken as they are first used",
   },
+  SPANGATE_KV_HOST_BYTES: {
+    schema: byteSize(0, settingLimits.bytes).prefault("0"),
+    value: "SIZE",
+    byDefault: "`0`: none",
+    meaning:
+      "each worker's page-locked memory of the host for KV that its GPU's pool has no room for, taken at the start; for `cuda:N` alone",
+  },
   SPANGATE_KV_DISK_BYTES: {
     schema: byteSizeOrAuto(0, settingLimits.bytes).prefault("0"),
     value: "SIZE",
     byDefault: "`0`: none",
     meaning:
-      "files of prepared and pinned KV, sealed, which are there after a restart; what was used longest ago makes room; `auto`: a quarter of what is free; 0: none are kept, and those that were are removed. On the CPU alone",
+      "files of prepared and pinned KV, sealed, which are there after a restart; what was used longest ago makes room; `auto`: a quarter of what is free; 0: none are kept, and those that were are removed. On a GPU it needs `SPANGATE_KV_HOST_BYTES`",
   },
   SPANGATE_KV_DISK_PATH: {
     schema: folder().optional(),

@@ -69,6 +69,8 @@ describe("configuration", () => {
       SECRET: "x",
     };
     const config = parseConfig({ ...env, SPANGATE_KV_BYTES: "2097152", SPANGATE_THREADS: "3" });
+    const onGpu = parseConfig({ ...env, SPANGATE_KV_HOST_BYTES: "8GiB", SPANGATE_DEVICES: "cuda:0" });
+    expect(workerEnvironment(onGpu, env, "cuda:0").SPANGATE_KV_HOST_BYTES).toBe("8589934592");
     expect(workerEnvironment(config, env, "cpu")).toEqual({
       ORT_DISABLE_TELEMETRY: "1",
       PATH: "/bin",

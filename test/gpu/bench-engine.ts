@@ -1,5 +1,5 @@
 /** An engine over a backend whose steps are timed: what the device took, and what the whole step took. */
-import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
+import type { Backend, BegunStep, HostBlocks } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
@@ -19,6 +19,7 @@ const blockTokens = 16;
 class TimedBackend implements Backend {
   readonly name: string;
   readonly shape: Backend["shape"];
+  readonly hostBlocks?: HostBlocks;
   readonly deviceMs: number[] = [];
   private readonly inner: CudaBackend;
   private readonly device: CudaDevice;
@@ -26,11 +27,12 @@ class TimedBackend implements Backend {
   private readonly marks: readonly (readonly [start: CudaEvent, end: CudaEvent])[];
   private begunCount = 0;
 
-  constructor(inner: CudaBackend, device: CudaDevice) {
+  constructor(inner: CudaBackend, device: CudaDevice, hasHost: boolean) {
     this.inner = inner;
     this.device = device;
     this.name = inner.name;
     this.shape = inner.shape;
+    if (hasHost && inner.hostBlocks !== undefined) this.hostBlocks = inner.hostBlocks;
     const mark = () => new CudaEvent(device.context, { timing: true });
     this.marks = [
       [mark(), mark()],
@@ -97,14 +99,26 @@ export class BenchEngine {
   readonly backend: TimedBackend;
   private readonly engine: Engine;
   private readonly messages: WorkerMessage[] = [];
-  private requestCount = 0;
+  private submitted = 0;
 
-  constructor(inner: CudaBackend, device: CudaDevice, stepTokens: number) {
-    this.backend = new TimedBackend(inner, device);
+  /** @param hasHost whether blocks are kept in the host's memory, where the backend has some */
+  constructor(inner: CudaBackend, device: CudaDevice, stepTokens: number, hasHost = false) {
+    this.backend = new TimedBackend(inner, device, hasHost);
     const limits = { stepTokens, prefillTokensBesideDecodes: stepTokens, maxRunningRequests: 64 };
     const emit = (message: WorkerMessage) => void this.messages.push(message);
     const clock = () => performance.now();
     this.engine = new Engine({ backend: this.backend, eosTokenIds: [], limits, clock, emit });
+  }
+
+  /** Resolves when everything that was computed is in the host's memory too. */
+  hostSettled(): Promise<void> {
+    return this.engine.tiers.host?.settled() ?? Promise.resolve();
+  }
+
+  /** Requests in progress. */
+  get requestCount(): number {
+    const { runningRequests, waitingRequests } = this.engine.stats();
+    return runningRequests + waitingRequests;
   }
 
   /** Tokens drawn from the vocabulary. */
@@ -124,7 +138,7 @@ export class BenchEngine {
     reuse: boolean,
     rotations = true,
   ): void {
-    const requestId = `bench-${this.requestCount++}`;
+    const requestId = `bench-${this.submitted++}`;
     const params = { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
     const message: SubmitMessage = {
       type: "submit",

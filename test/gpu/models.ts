@@ -92,6 +92,7 @@ export interface BenchBackendOptions {
   readonly maxRows: number;
   readonly graphs?: boolean;
   readonly packing?: boolean;
+  readonly hostKvBytes?: number;
 }
 
 export function openRandomModel(device: ComputeDevice, config: ModelConfig, options: BenchBackendOptions) {

@@ -17,7 +17,14 @@
  * segments irrelevant, as in attention.
  */
 
-import type { Backend, BackendShape, BlockMover } from "../../worker/backend/backend.ts";
+import type {
+  Backend,
+  BackendShape,
+  BlockMover,
+  FetchedBlocks,
+  FilledBlock,
+  HostBlocks,
+} from "../../worker/backend/backend.ts";
 import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 
 export const fakeShape: BackendShape = {
@@ -58,6 +65,65 @@ export function fakeDeviation(state: number, seenSum: number): number {
 export interface FakeOptions {
   /** Whatever is stored can stand anywhere, when its position is moved along (`copyTokens`). */
   readonly relative?: boolean;
+  /** Blocks that memory of a host beside it holds. */
+  readonly hostSlots?: number;
+}
+
+/** Copies take some rounds of the event loop, each another number of them, and touch their slots as late as they may. */
+export class FakeHostBlocks implements HostBlocks {
+  readonly format;
+  readonly slots: readonly Uint8Array[];
+  readonly blocksPerCopy = 3;
+  readonly copiesAtOnce = 2;
+  /** Copies in each direction that are under way. */
+  underWay = { store: 0, fetch: 0 };
+  readonly #mover: BlockMover;
+  #calls = 0;
+
+  constructor(mover: BlockMover, slotCount: number) {
+    this.#mover = mover;
+    this.format = mover.format;
+    this.slots = Array.from({ length: slotCount }, () => new Uint8Array(mover.format.bytes).fill(0xee));
+  }
+
+  async store(blocks: readonly FilledBlock[], slots: readonly number[]): Promise<void> {
+    this.#begin("store", blocks.length);
+    const packed = blocks.map(({ blockId, tokenCount }) => {
+      const out = new Uint8Array(this.format.bytes);
+      this.#mover.pack(blockId, tokenCount, out);
+      return out;
+    });
+    await this.#wait();
+    for (const [index, slot] of slots.entries()) this.slots[slot].set(packed[index]);
+    this.underWay.store -= 1;
+  }
+
+  async fetch(slots: readonly number[]): Promise<FetchedBlocks> {
+    this.#begin("fetch", slots.length);
+    await this.#wait();
+    const packed = slots.map((slot) => this.slots[slot].slice());
+    return {
+      place: (blockIds) => {
+        this.underWay.fetch -= 1;
+        if (blockIds.length !== slots.length) throw new RangeError(`${blockIds.length} places of ${slots.length}`);
+        for (const [index, blockId] of blockIds.entries()) {
+          if (blockId !== undefined) this.#mover.unpack(blockId, packed[index]);
+        }
+      },
+    };
+  }
+
+  #begin(direction: "store" | "fetch", count: number): void {
+    if (count < 1 || count > this.blocksPerCopy) throw new RangeError(`a copy of ${count} blocks`);
+    if (++this.underWay[direction] > this.copiesAtOnce) throw new RangeError("too many copies are under way");
+  }
+
+  async #wait(): Promise<void> {
+    this.#calls += 1;
+    for (let rounds = mix(this.#calls, 7) % 5; rounds >= 0; rounds--) {
+      await new Promise<void>((resolve) => setImmediate(resolve));
+    }
+  }
 }
 
 export class FakeBackend implements Backend {
@@ -74,6 +140,7 @@ export class FakeBackend implements Backend {
   /** The same of layer 0 alone: a probe writes its token ids and positions, and no state. */
   readonly #probed: Uint8Array;
   readonly mover: BlockMover;
+  readonly hostBlocks: HostBlocks | undefined;
   readonly #onForward: ((batch: Batch) => void | Promise<void>) | undefined;
   readonly #relative: boolean;
   #logits = new Float32Array(0);
@@ -82,7 +149,7 @@ export class FakeBackend implements Backend {
   constructor(
     shape: Partial<BackendShape> = {},
     onForward?: (batch: Batch) => void | Promise<void>,
-    { relative = false }: FakeOptions = {},
+    { relative = false, hostSlots = 0 }: FakeOptions = {},
   ) {
     this.shape = { ...fakeShape, ...shape };
     const slotCount = this.shape.blockCount * this.shape.blockTokens;
@@ -92,6 +159,7 @@ export class FakeBackend implements Backend {
     this.#written = new Uint8Array(slotCount);
     this.#probed = new Uint8Array(slotCount);
     this.mover = this.#moverOf(this.shape.blockTokens);
+    if (hostSlots > 0) this.hostBlocks = new FakeHostBlocks(this.mover, hostSlots);
     this.#onForward = onForward;
     this.#relative = relative;
   }

@@ -41,8 +41,8 @@ export class FakeDevice extends FakeBackend {
   #namedDraws = 0;
   #draws: Draws = [];
 
-  constructor({ shape, onForward, onBegin, relative }: FakeDeviceOptions = {}) {
-    super(shape, onForward, { relative });
+  constructor({ shape, onForward, onBegin, ...options }: FakeDeviceOptions = {}) {
+    super(shape, onForward, options);
     this.#onBegin = onBegin;
   }
 

@@ -35,11 +35,11 @@ interface Outcome {
 
 async function ask(path: string, known: readonly KvObject[]): Promise<Outcome> {
   const world = openWorld();
-  world.engine.disk?.receive({ type: "catalog", folder: path, objects: known, warm: false });
+  world.engine.tiers.disk?.receive({ type: "catalog", folder: path, objects: known, warm: false });
   world.engine.submit(message);
   await world.settle();
   const failed = world.messages.flatMap((one) => (one.type === "load failed" ? [one.objectId] : []));
-  expect(world.engine.disk?.loads.isBusy).toBe(false);
+  expect(world.engine.tiers.disk?.loads.isBusy).toBe(false);
   return { tokens: world.tokensOf("ask"), found: world.finishedOf("ask").usage.cachedTokens, failed };
 }
 

@@ -53,12 +53,15 @@ export function keepMessages(folder: string, tokenIds: Int32Array): KeepMessage[
 }
 
 /** Computes spans and writes them. */
-export async function writeSpans(folder: string, spans: readonly Int32Array[]): Promise<KvObject[]> {
-  const world = openWorld();
+export async function writeSpans(
+  folder: string,
+  spans: readonly Int32Array[],
+  world = openWorld(),
+): Promise<KvObject[]> {
   world.engine.submit(submitPlan("prepare", { spans }, { params: { maxTokens: 0 } }));
   await world.settle();
   const messages = spans.flatMap((tokenIds) => keepMessages(folder, tokenIds));
-  for (const message of messages) world.engine.disk?.receive(message);
+  for (const message of messages) world.engine.tiers.disk?.receive(message);
   const ends = () => world.messages.filter(({ type }) => type === "kept" || type === "keep failed");
   await until(() => ends().length === messages.length, "all objects are written");
   const failed = ends().find(({ type }) => type === "keep failed");

@@ -28,7 +28,7 @@ afterAll(() => folder[Symbol.dispose]());
 
 function worldWithFiles(blockCount?: number, warm = false): TinyWorld {
   const world = openWorld(blockCount);
-  world.engine.disk?.receive({ type: "catalog", folder: folder.path, objects, warm });
+  world.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects, warm });
   return world;
 }
 
@@ -71,7 +71,7 @@ describe("requests over spans in files", () => {
     const fresh = countUp(7, 20);
     expect(await sources("a", [spans[0], fresh])).toEqual(["disk", "computed"]);
     expect(await sources("b", [spans[0], fresh])).toEqual(["disk", "device"]);
-    world.engine.disk?.receive({ type: "forget", objectIds: objects.map(({ id }) => id) });
+    world.engine.tiers.disk?.receive({ type: "forget", objectIds: objects.map(({ id }) => id) });
     world.engine.evict(objects.map(({ lastKey }) => lastKey));
     world.engine.evict([objects[0]?.rootKey ?? ("" as never)]);
     expect(await sources("c", [spans[0]])).toEqual(["computed"]);
@@ -94,14 +94,14 @@ describe("requests over spans in files", () => {
     world.engine.submit(message);
     const step = world.step();
     const mine = objects.filter(({ rootKey, position, tokenCount }) => rootKey !== "" && position + tokenCount > 44);
-    world.engine.disk?.receive({ type: "forget", objectIds: mine.map(({ id }) => id) });
+    world.engine.tiers.disk?.receive({ type: "forget", objectIds: mine.map(({ id }) => id) });
     world.engine.evict([objects[0]?.rootKey ?? ("" as never)]);
     await step;
     await world.settle();
     expect(world.tokensOf("a")).toEqual(answerOf(message));
     await Bun.sleep(20);
     expect([...world.engine.cache.resident()].length).toBe(0);
-    expect(world.engine.disk?.loads.isBusy).toBe(false);
+    expect(world.engine.tiers.disk?.loads.isBusy).toBe(false);
   });
 
   test("go on when the client leaves while they wait", async () => {
@@ -138,7 +138,7 @@ describe("what is loaded without being asked for", () => {
 
   test("is written to no pool that moves K", () => {
     const world = new TinyWorld({ shape, modelDigest, positions: "relocate" });
-    expect(world.engine.disk).toBeUndefined();
+    expect(world.engine.tiers.disk).toBeUndefined();
   });
 });
 
@@ -148,7 +148,7 @@ test("after eight failures nothing is read for a while, and everything is answer
   const many = Array.from({ length: 10 }, (_, index) => countUp(7 * index, 4 + index));
   const written = await writeSpans(other.path, many);
   for (const { id } of written) renameSync(join(other.path, id), join(other.path, `${id}.gone`));
-  world.engine.disk?.receive({ type: "catalog", folder: other.path, objects: written, warm: false });
+  world.engine.tiers.disk?.receive({ type: "catalog", folder: other.path, objects: written, warm: false });
   for (const [index, span] of many.entries()) {
     const message = submitPlan(`q${index}`, { spans: [span], question: countUp(80, 5) });
     world.engine.submit(message);
@@ -178,7 +178,7 @@ test("crowded pools: random requests, aborts and evictions beside loads give the
       }
       if (below(5) === 0) {
         const { id, lastKey } = objects[below(objects.length)] as KvObject;
-        if (below(2) === 0) world.engine.disk?.receive({ type: "forget", objectIds: [id] });
+        if (below(2) === 0) world.engine.tiers.disk?.receive({ type: "forget", objectIds: [id] });
         world.engine.evict([lastKey]);
       }
     }
@@ -188,7 +188,7 @@ test("crowded pools: random requests, aborts and evictions beside loads give the
       const found = [round, message.requestId, world.tokensOf(message.requestId)];
       expect(found).toEqual([round, message.requestId, answerOf(message)]);
     }
-    await until(() => world.engine.disk?.loads.isBusy === false, "no load is left", 5_000, 1);
+    await until(() => world.engine.tiers.disk?.loads.isBusy === false, "no load is left", 5_000, 1);
     world.engine.checkInvariants();
   }
 });

@@ -37,6 +37,11 @@ test.each([
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
   [{ SPANGATE_KV_POSITIONS: "absolute" }, 'SPANGATE_KV_POSITIONS: must be "deferred" or "relocate"'],
   [{ SPANGATE_DEBUG: "yes" }, 'SPANGATE_DEBUG: must be "0" or "1"'],
+  [
+    { SPANGATE_KV_HOST_BYTES: "1073741824" },
+    "SPANGATE_KV_HOST_BYTES: is for GPUs; the CPU's pool is the host's memory",
+  ],
+  [{ SPANGATE_KV_HOST_BYTES: "-1", SPANGATE_DEVICE: "cuda:0" }, "SPANGATE_KV_HOST_BYTES: must be a number from 0"],
   [{ SPANGATE_KV_BYTES: "many" }, "SPANGATE_KV_BYTES: must be a number"],
   [{ SPANGATE_MAX_WAITING: "-1" }, "SPANGATE_MAX_WAITING: must be a number from 0 to 100000"],
 ])("%j is refused by name", (env, message) => {

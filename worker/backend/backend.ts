@@ -39,6 +39,42 @@ export interface BlockMover {
   unpack(blockId: BlockId, packed: Uint8Array): void;
 }
 
+/** A block of the pool, and how many tokens of it hold something. */
+export interface FilledBlock {
+  readonly blockId: BlockId;
+  readonly tokenCount: number;
+}
+
+/** Packed blocks that were copied to the device and lie beside its pool. */
+export interface FetchedBlocks {
+  /**
+   * Fills blocks that no step has, each with the fetched block of the same index; undefined: that one is dropped. Steps
+   * that begin after the call read what it wrote. Must be called, once.
+   */
+  place(blockIds: readonly (BlockId | undefined)[]): void;
+}
+
+/**
+ * Page-locked memory of the host that holds packed blocks in numbered slots. Copies run beside the steps; they may be
+ * begun while steps are in flight.
+ */
+export interface HostBlocks {
+  readonly format: BlockFormat;
+  /** [slots] the memory of each slot, of `format.bytes`. Not to be touched while a copy has it. */
+  readonly slots: readonly Uint8Array[];
+  /** Blocks of one copy at most, and how many copies may be under way in each direction. */
+  readonly blocksPerCopy: number;
+  readonly copiesAtOnce: number;
+  /**
+   * Packs blocks, as the steps begun before leave them, into slots. The blocks may be used for something else when the
+   * call has returned; the slots hold them when it resolves, with zeros behind the last token.
+   * @throws DeviceLost
+   */
+  store(blocks: readonly FilledBlock[], slots: readonly number[]): Promise<void>;
+  /** Copies slots to the device. The slots may be written again when it resolves. @throws DeviceLost */
+  fetch(slots: readonly number[]): Promise<FetchedBlocks>;
+}
+
 /** A step that was begun and may still run. */
 export interface BegunStep {
   /** true: the device draws the tokens, so rows of the step that is begun next can name them. */
@@ -83,6 +119,8 @@ export interface Backend {
   deviations(batch: Batch): Promise<Float32Array>;
   /** Absent: blocks stay on the device. */
   readonly mover?: BlockMover;
+  /** Memory of the host beside the device's; absent: there is none, or the pool is the host's memory itself. */
+  readonly hostBlocks?: HostBlocks;
   /** Frees device memory; the backend is not used afterwards. */
   dispose(): Promise<void>;
 }

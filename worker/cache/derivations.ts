@@ -19,6 +19,18 @@ export class Derivation {
   }
 }
 
+/** Derivations of blocks that are copied to another cache: a derivation knows the blocks of one cache. */
+export class DerivationTwins {
+  readonly #twins = new WeakMap<Derivation, Derivation>();
+
+  of(derivation: Derivation | undefined): Derivation | undefined {
+    if (derivation === undefined) return undefined;
+    const twin = this.#twins.get(derivation) ?? new Derivation(derivation.sources);
+    this.#twins.set(derivation, twin);
+    return twin;
+  }
+}
+
 export class Derivations {
   readonly #ofBlock = new Map<BlockKey, Derivation>();
   readonly #bySource = new Map<BlockKey, Set<Derivation>>();
@@ -45,6 +57,11 @@ export class Derivations {
     if (derivation.blockKeys.size > 0) return;
     for (const source of derivation.sources) this.#unlink(source, derivation);
     if (derivation.sources.length === 1) this.#ofOne.delete(derivation.sources[0]);
+  }
+
+  /** What a resident block was computed from; undefined: from nothing but its own chain. */
+  of(key: BlockKey): Derivation | undefined {
+    return this.#ofBlock.get(key);
   }
 
   /** Resident blocks that were computed from what the key stands for, or are of spans that begin with it. */

@@ -9,11 +9,38 @@ type Pending =
   | { readonly type: "stored"; blockKeys: BlockKey[]; previousKeys: BlockKey[]; tokenCounts: number[] }
   | { readonly type: "removed"; blockKeys: BlockKey[] };
 
-export class KvEventLog {
+/** What a cache tells of its blocks. */
+export interface KvEvents {
+  /** @param previousKey what the block was chained from */
+  stored(blockKey: BlockKey, previousKey: BlockKey, tokenCount: number): void;
+  /** The last block of this key has gone. */
+  removed(blockKey: BlockKey): void;
+}
+
+/**
+ * Events of one of two caches: a block that the other one has too is neither new to the worker nor gone from it.
+ * @param onStored called for every block that is stored here
+ */
+export function eventsBeside(
+  log: KvEvents,
+  otherHas: (key: BlockKey) => boolean,
+  onStored: (key: BlockKey, previousKey: BlockKey) => void = () => undefined,
+): KvEvents {
+  return {
+    stored(key, previousKey, tokenCount) {
+      if (!otherHas(key)) log.stored(key, previousKey, tokenCount);
+      onStored(key, previousKey);
+    },
+    removed(key) {
+      if (!otherHas(key)) log.removed(key);
+    },
+  };
+}
+
+export class KvEventLog implements KvEvents {
   #nextSequence = 1;
   #pending: Pending[] = [];
 
-  /** @param previousKey what the block was chained from */
   stored(blockKey: BlockKey, previousKey: BlockKey, tokenCount: number): void {
     const last = this.#pending.at(-1);
     if (last?.type === "stored") {
@@ -26,7 +53,6 @@ export class KvEventLog {
     this.#pending.push({ type: "stored", blockKeys, previousKeys, tokenCounts });
   }
 
-  /** The last block of this key has gone. */
   removed(blockKey: BlockKey): void {
     const last = this.#pending.at(-1);
     if (last?.type === "removed") last.blockKeys.push(blockKey);

@@ -8,7 +8,7 @@ import { type KvTier, kvTiers } from "../contract/tiers.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { BlockPool } from "./block-pool.ts";
 import { type Derivation, Derivations } from "./derivations.ts";
-import type { KvEventLog } from "./kv-events.ts";
+import type { KvEvents } from "./kv-events.ts";
 import type { OwnerAccount } from "./shares.ts";
 
 /**
@@ -32,14 +32,14 @@ export class PrefixCache {
   protected readonly positions: Int32Array;
   protected readonly pool: BlockPool;
   protected readonly blockTokens: number;
-  readonly #events: KvEventLog;
+  readonly #events: KvEvents;
   readonly #derivations = new Derivations();
   readonly #pinnedKeys = new Set<BlockKey>();
   /** For each block an index in kvTiers: where its content was brought from. */
   readonly #tiers: Uint8Array;
   #evicted = 0;
 
-  constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
+  constructor(pool: BlockPool, blockTokens: number, events: KvEvents) {
     this.pool = pool;
     this.blockTokens = blockTokens;
     this.#events = events;
@@ -63,6 +63,23 @@ export class PrefixCache {
   /** The key that the block is found under; undefined when it cannot be found. */
   keyOf(blockId: BlockId): BlockKey | undefined {
     return this.keyOfBlock[blockId];
+  }
+
+  /** The block that can be found under the key, whatever it holds. */
+  blockOf(key: BlockKey): BlockId | undefined {
+    return this.blockOfKey.get(key);
+  }
+
+  /** What a block that can be found holds. */
+  contentOf(blockId: BlockId): BlockContent {
+    const first = blockId * this.blockTokens;
+    const tokenIds = this.tokenIds.slice(first, first + this.tokenCounts[blockId]);
+    return { tokenIds, start: 0, end: tokenIds.length, position: this.positions[blockId], place: 0 };
+  }
+
+  /** What the block of a key was computed from; undefined: from nothing but its own chain, or it is not there. */
+  derivationOf(key: BlockKey): Derivation | undefined {
+    return this.#derivations.of(key);
   }
 
   /** Where a block that is found was brought from; "device": it was computed here. */
@@ -160,6 +177,11 @@ export class PrefixCache {
         if (owner === undefined || this.pool.shares.ownerOf(blockId)?.number === owner) this.forget(blockId);
       }
     }
+  }
+
+  /** The blocks of these keys and of what was computed from them. */
+  blocksFrom(keys: readonly BlockKey[]): BlockId[] {
+    return keys.flatMap((key) => [key, ...this.#derivations.from(key)].flatMap((from) => this.blocksOf(from)));
   }
 
   /** Forgets what a block holds, in every block that holds it: it cannot be found any more. */

@@ -13,7 +13,7 @@ import { type Relocation, relocationOf } from "../relocation/relocation.ts";
 import { GrammarTooAmbiguous } from "../sample/byte-automaton.ts";
 import { Constraints } from "../sample/constraints.ts";
 import { MaskSlices } from "../sample/mask-slices.ts";
-import { DiskTier } from "../tiers/disk-tier.ts";
+import { eventsAbove, Tiers, tiersOf } from "../tiers/tiers.ts";
 import {
   type Draw,
   expectResults,
@@ -46,8 +46,8 @@ export class Engine {
   readonly constraints: Constraints;
   /** Undefined where K stays where its chain has it. */
   readonly relocation: Relocation | undefined;
-  /** KV in files; undefined: the backend's blocks stay where they are, or are moved within the pool. */
-  readonly disk: DiskTier | undefined;
+  /** KV in files and in the host's memory; nothing where blocks are moved within the pool. */
+  readonly tiers: Tiers;
   readonly #scheduler: Scheduler;
   readonly #runner: StepRunner;
   /** Requests in progress, by their ids. */
@@ -73,11 +73,12 @@ export class Engine {
     this.constraints = new Constraints(shape.vocabSize);
     this.#pool = new BlockPool(shape.blockCount, clock);
     this.relocation = relocationOf(positions, this.#pool, shape, this.#events);
-    this.cache = this.relocation?.cache ?? new PrefixCache(this.#pool, shape.blockTokens, this.#events);
+    const events = eventsAbove(this.#events, () => this.tiers.host);
+    this.cache = this.relocation?.cache ?? new PrefixCache(this.#pool, shape.blockTokens, events);
     const { cache, relocation } = this;
-    const loads = () => this.disk?.loads;
+    this.tiers = this.#makeTiers(options);
+    const { tiers: loads } = this;
     this.#scheduler = new Scheduler({ pool: this.#pool, cache, limits: this.#limits, shape, clock, relocation, loads });
-    this.disk = this.#diskTier(options);
     this.#runner = new StepRunner(backend);
     this.maskSlices = new MaskSlices(this.#limits.stepMaskWork, (request, error) => this.#failMask(request, error));
   }
@@ -122,9 +123,16 @@ export class Engine {
    */
   evict(blockKeys: readonly BlockKey[], owner?: number): void {
     this.cache.evict(blockKeys, owner);
+    this.tiers.evict(blockKeys, owner);
     const evicted = new Set(blockKeys);
     for (const { runs } of this.#requests.values()) for (const run of runs) run.forget(evicted, owner);
     this.#flushEvents();
+  }
+
+  /** Pins keys, present and future, or unpins them (PrefixCache.pin). */
+  pin(blockKeys: readonly BlockKey[], pinned: boolean): void {
+    this.cache.pin(blockKeys, pinned);
+    this.tiers.pin(blockKeys, pinned);
   }
 
   /** Counters since the start; requests, blocks and bytes as they are now. */
@@ -149,7 +157,7 @@ export class Engine {
       cachedBlocks,
       freeBlocks: available - cachedBlocks,
       residentBytes: (usedBlocks + cachedBlocks) * kvBytesPerBlock,
-      tiers: this.disk === undefined ? [] : [this.disk.stats()],
+      tiers: this.tiers.stats(),
     };
   }
 
@@ -180,7 +188,7 @@ export class Engine {
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
-    const gaps = this.disk?.gaps;
+    const { gaps } = this.tiers;
     if (this.#inFlight.first === undefined && this.#requests.size === 0) {
       gaps?.rest();
       return false;
@@ -199,7 +207,7 @@ export class Engine {
     for (const request of this.#inFlight.shift()) this.#scheduler.releaseBlocks(request);
     this.#flushEvents();
     if (this.#debug) this.checkInvariants();
-    if (isEmpty(step.plan) && this.disk?.loads.isBusy === true) await this.#nextLoad();
+    if (isEmpty(step.plan) && this.tiers.isBusy) await this.#nextLoad();
     else await gaps?.gap(performance.now() - beganMs);
     return true;
   }
@@ -211,11 +219,11 @@ export class Engine {
     this.relocation?.assertPlaces(this.#scheduler.running);
   }
 
-  #diskTier({ backend: { mover, shape }, modelDigest, files }: EngineOptions): DiskTier | undefined {
-    if (mover === undefined || modelDigest === undefined || this.relocation !== undefined) return undefined;
-    return new DiskTier({
-      ...{ mover, modelDigest, blockTokens: shape.blockTokens, pool: this.#pool, cache: this.cache, emit: this.#emit },
-      ...(files && { files }),
+  #makeTiers({ backend, modelDigest, files, clock }: EngineOptions): Tiers {
+    if (this.relocation !== undefined) return new Tiers(undefined, undefined);
+    return tiersOf({
+      ...{ backend, modelDigest, files, clock, emit: this.#emit, events: this.#events },
+      ...{ pool: this.#pool, cache: this.cache, blockTokens: backend.shape.blockTokens },
       reservedBlocks: () => this.#scheduler.reservedBlocks,
       onChange: () => {
         this.#flushEvents();
@@ -325,7 +333,7 @@ export class Engine {
 
   /** All that runs waits for files: sleeps until something came, or a little while. */
   async #nextLoad(): Promise<void> {
-    this.disk?.gaps.rest();
+    this.tiers.gaps?.rest();
     await new Promise<void>((resolve) => {
       this.#wake = resolve;
       setTimeout(resolve, longestPauseMs);

@@ -16,7 +16,7 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
 import type { Relocation } from "../relocation/relocation.ts";
-import type { Loads } from "../tiers/loads.ts";
+import type { Tiers } from "../tiers/tiers.ts";
 import { openBlocks, type Refusal, refusalOf, reservedBlocks, victimFor } from "./admission.ts";
 import { Fairness } from "./fairness.ts";
 import { canScheduleAhead } from "./in-flight.ts";
@@ -33,8 +33,8 @@ export interface SchedulerParts {
   readonly shape: BackendShape;
   readonly clock: () => number;
   readonly relocation: Relocation | undefined;
-  /** Blocks that come from files. */
-  readonly loads?: () => Pick<Loads, "want" | "isComing"> | undefined;
+  /** Blocks that come from files and from the host's memory. */
+  readonly loads?: Pick<Tiers, "want" | "isComing">;
 }
 
 /** Requests that wait because of other tenants' floors: so many at most are passed over in one step. */
@@ -57,14 +57,14 @@ export class Scheduler {
   readonly #sizes: StepSizes;
   readonly #clock: () => number;
   readonly #relocation: Relocation | undefined;
-  readonly #loads: NonNullable<SchedulerParts["loads"]>;
+  readonly #loads: SchedulerParts["loads"];
   readonly #prefill: PrefillScheduler;
   readonly #fairness: Fairness;
   /** Requests whose tokens did not fit into the last step; the one that has waited longest is the first. */
   #leftOut: readonly Request[] = [];
 
   /** @throws RangeError when the limits contradict each other */
-  constructor({ pool, cache, limits, shape, clock, relocation, loads = () => undefined }: SchedulerParts) {
+  constructor({ pool, cache, limits, shape, clock, relocation, loads }: SchedulerParts) {
     const { stepTokens, maxRunningRequests, stepListWords } = limits;
     if (stepTokens < maxRunningRequests) {
       throw new RangeError(`stepTokens (${stepTokens}) is below maxRunningRequests (${maxRunningRequests})`);
@@ -100,15 +100,14 @@ export class Scheduler {
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
   schedule(before?: StepPlan): StepPlan {
-    const loads = this.#loads();
-    const step = new StepDraft(this.#sizes, before?.claimed, (key) => loads?.isComing(key) === true);
+    const step = new StepDraft(this.#sizes, before?.claimed, (key) => this.#loads?.isComing(key) === true);
     const blocksAreShort = this.#scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.#limits;
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     this.#adoptResident();
     if (!blocksAreShort || this.running.length === 0) this.#admit(step);
-    loads?.want(this.running.filter(({ decoding }) => !decoding));
+    this.#loads?.want(this.running.filter(({ decoding }) => !decoding));
     const leftOut = this.#fairness.leftOut(this.running);
     for (const request of leftOut) step.dropDecode(request);
     step.budget = this.#fairness.promptRows(this.running, step.budget);

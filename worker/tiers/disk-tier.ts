@@ -1,5 +1,5 @@
 /** The worker's side of KV in files: what the engine asks of it, and the messages of the gateway that concern it. */
-import type { BlockMover } from "../backend/backend.ts";
+import type { BlockFormat, BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { KvFileMessage, TierStats, WorkerMessage } from "../contract/messages.ts";
@@ -76,6 +76,8 @@ export interface DiskTierOptions {
   readonly pool: BlockPool;
   readonly cache: PrefixCache;
   readonly reservedBlocks: () => number;
+  /** Resolves when all that was computed before can be found in `cache`; absent: it can be at once. */
+  readonly settled?: () => Promise<void>;
   readonly emit: (message: WorkerMessage) => void;
   readonly files?: FileSystem;
   /** Called when something was stored, or nothing more comes of a load. */
@@ -84,12 +86,14 @@ export interface DiskTierOptions {
 
 export class DiskTier {
   readonly gaps = new StepGaps();
+  readonly format: BlockFormat;
   readonly loads: Loads;
   readonly #keeps: Keeps;
 
   constructor({ mover, modelDigest, blockTokens, ...parts }: DiskTierOptions) {
     const shape = { modelDigest, blockTokens, blocks: mover.format };
     const { gaps } = this;
+    this.format = mover.format;
     const nowMs = () => performance.now();
     this.loads = new Loads({ ...parts, shape, mover, nowMs, slices: (isUrgent) => gaps.slices(isUrgent) });
     this.#keeps = new Keeps({ ...parts, shape, mover, turn: gaps.slices(() => false) });

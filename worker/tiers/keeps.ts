@@ -19,6 +19,8 @@ export interface KeepsOptions {
   readonly shape: ObjectShape;
   readonly mover: BlockMover;
   readonly cache: Pick<PrefixCache, "find">;
+  /** Resolves when what was computed before can be found. */
+  readonly settled?: () => Promise<void>;
   readonly turn: Turn;
   readonly emit: (message: WorkerMessage) => void;
   /** Default: the system's. */
@@ -80,10 +82,11 @@ export class Keeps {
 
   /** @returns bytes of the file */
   async #write({ object, folder, temporaryName, tokenIds, blockKeys }: KeepMessage): Promise<number> {
-    const { shape, mover, turn, files = systemFiles, onStep = () => undefined } = this.#options;
+    const { shape, mover, turn, settled, files = systemFiles, onStep = () => undefined } = this.#options;
     const file = new ObjectFile(object, shape);
     const { headSpan, blockSpan, blockCount } = file.sizes;
     if (blockKeys.length !== blockCount) throw new RangeError("an object has other blocks than keys");
+    await settled?.();
     const aside = join(folder, temporaryName);
     const handle = await files.open(aside, "wx", 0o600);
     try {

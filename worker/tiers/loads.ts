@@ -13,29 +13,13 @@ import { Derivation } from "../cache/derivations.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { runBlockKeys } from "../contract/block-key.ts";
 import { extentBlocks, type KvObject, pageBytes } from "../contract/kv-object.ts";
-import type { PlanRun, WorkerMessage } from "../contract/messages.ts";
+import type { WorkerMessage } from "../contract/messages.ts";
 import type { KvOwner } from "../contract/owners.ts";
 import type { BlockKey } from "../contract/units.ts";
 import { type FileSystem, type OpenFile, readAt } from "./file-system.ts";
 import { contentOf, reasonOf } from "./keeps.ts";
 import { Damaged, ObjectFile, type ObjectShape, type Turn } from "./object-file.ts";
-
-/** A run of a request, as far as a load needs to know it. */
-export interface LackingRun {
-  readonly plan: Pick<PlanRun, "rootKey" | "position">;
-  readonly keyed: boolean;
-  readonly complete: boolean;
-  readonly owner: KvOwner;
-  readonly blocks: readonly unknown[];
-  readonly blockCount: number;
-  keyAt(blockIndex: number): BlockKey | undefined;
-}
-
-/** A request that waits for loads. Its reserved blocks are those that its runs still lack. */
-export interface Requester {
-  readonly runs: readonly LackingRun[];
-  readonly reservedBlocks: number;
-}
+import type { LackingRun, Requester } from "./requester.ts";
 
 export interface LoadsOptions {
   readonly shape: ObjectShape;
@@ -175,13 +159,16 @@ export class Loads {
 
   #wantRun(requester: Requester, run: LackingRun): void {
     const { blockTokens } = this.#options.shape;
-    for (let first = extentBlocks * Math.floor(run.blocks.length / extentBlocks); first < run.blockCount; ) {
-      const end = Math.min(first + extentBlocks, run.blockCount);
+    let end = extentBlocks * Math.floor(run.blocks.length / extentBlocks);
+    for (let first = end; first < run.blockCount; first = end) {
+      end = Math.min(first + extentBlocks, run.blockCount);
       const lastKey = run.keyAt(end - 1);
       const object = lastKey === undefined ? undefined : this.#byLastKey.get(lastKey);
       // Chains load from the first block on, so what follows a hole is of no use.
       const fits = object?.rootKey === run.plan.rootKey && object.position === run.plan.position + first * blockTokens;
       if (object === undefined || !fits || this.#isGivenUp(object)) return;
+      // Loads that go to the host's memory bring it there once; from there it comes without them.
+      if (this.#hasAll(run, first, object)) continue;
       const known = this.#open.get(object.id);
       if (known !== undefined && known.requesters.size > 0) known.requesters.add(requester);
       else {
@@ -189,8 +176,13 @@ export class Loads {
         if (known !== undefined) this.#end(known);
         this.#enqueue(object, requester, run, first, end);
       }
-      first = end;
     }
+  }
+
+  /** Chains go from their tails, so what has both ends has all. */
+  #hasAll(run: LackingRun, first: number, { lastKey }: KvObject): boolean {
+    const firstKey = run.keyAt(first);
+    return firstKey !== undefined && this.#options.cache.has(firstKey) && this.#options.cache.has(lastKey);
   }
 
   #giveUp(load: Load): void {

@@ -2,6 +2,7 @@
 
 import type {
   ComputeDevice,
+  CopyStream,
   DeviceBuffer,
   HostArray,
   Launch,
@@ -14,7 +15,48 @@ import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cu
 import { emulate } from "./emulated-kernels.ts";
 import { EmulatedMemory } from "./emulated-memory.ts";
 
+interface EmulatedMark extends StreamMark {
+  /** Runs what was before the mark when this was called. */
+  place(): () => void;
+}
+
+/** Work in order. It runs as late as can be: when a mark behind it is waited for. */
+class EmulatedStream {
+  private readonly queue: (() => void)[] = [];
+  /** Works that have run since the start. */
+  private ranCount = 0;
+
+  put(work: () => void): void {
+    this.queue.push(work);
+  }
+
+  mark(): EmulatedMark {
+    let behind = 0;
+    return {
+      set: () => {
+        behind = this.ranCount + this.queue.length;
+      },
+      reached: async () => this.runTo(behind),
+      place: () => {
+        const count = behind;
+        return () => this.runTo(count);
+      },
+    };
+  }
+
+  runAll(): void {
+    this.runTo(this.ranCount + this.queue.length);
+  }
+
+  private runTo(count: number): void {
+    const works = this.queue.splice(0, Math.max(0, count - this.ranCount));
+    this.ranCount += works.length;
+    for (const work of works) work();
+  }
+}
+
 export class EmulatedDevice implements ComputeDevice {
+  hardware = "emulated";
   multiprocessorCount = 4;
   maxSharedBytesPerBlock = 232_448;
   hasWarpgroups = true;
@@ -86,19 +128,12 @@ export class EmulatedDevice implements ComputeDevice {
   }
 
   copyIn(target: DeviceBuffer, source: HostArray): void {
-    if (source.byteLength > target.byteLength) throw new RangeError(`${source.byteLength} bytes into "${target.name}"`);
     // The device reads host memory when it comes to it: later than now, so a buffer that is used again too soon shows.
-    this.put("copyIn", () => {
-      this.memory.uint8(target).set(new Uint8Array(source.buffer, source.byteOffset, source.byteLength));
-    });
+    this.put("copyIn", () => this.readHost(target, source));
   }
 
   copyOut(target: HostArray, source: DeviceBuffer): void {
-    if (target.byteLength > source.byteLength) throw new RangeError(`${target.byteLength} bytes of "${source.name}"`);
-    this.put("copyOut", () => {
-      const bytes = this.memory.uint8(source).subarray(0, target.byteLength);
-      new Uint8Array(target.buffer, target.byteOffset, target.byteLength).set(bytes);
-    });
+    this.put("copyOut", () => this.writeHost(target, source));
   }
 
   fill(target: DeviceBuffer, value: number): void {
@@ -118,35 +153,45 @@ export class EmulatedDevice implements ComputeDevice {
       launch: () => {
         this.graphLaunches += 1;
         this.calls.push("graph");
-        this.queue.push(...recording);
+        for (const work of recording) this.stream.put(work);
       },
       close: () => recording.splice(0),
     };
   }
 
-  private readonly queue: (() => void)[] = [];
-  /** Works that have run since the start. */
-  private ranCount = 0;
+  private readonly stream = new EmulatedStream();
 
-  mark(): StreamMark {
-    let behind = 0;
+  mark(): EmulatedMark {
+    return this.stream.mark();
+  }
+
+  copyStream(): CopyStream {
+    const stream = new EmulatedStream();
     return {
-      set: () => {
-        behind = this.ranCount + this.queue.length;
+      copyIn: (target, source) => stream.put(() => this.readHost(target, source)),
+      copyOut: (target, source) => stream.put(() => this.writeHost(target, source)),
+      waitFor: (mark) => {
+        const before = (mark as EmulatedMark).place();
+        stream.put(before);
       },
-      reached: async () => this.runTo(behind),
+      mark: () => stream.mark(),
     };
   }
 
   /** Work runs only now: what a launch reads of the host must still be there. */
   async settled(): Promise<void> {
-    this.runTo(this.ranCount + this.queue.length);
+    this.stream.runAll();
   }
 
-  private runTo(count: number): void {
-    const works = this.queue.splice(0, Math.max(0, count - this.ranCount));
-    this.ranCount += works.length;
-    for (const work of works) work();
+  private readHost(target: DeviceBuffer, source: HostArray): void {
+    if (source.byteLength > target.byteLength) throw new RangeError(`${source.byteLength} bytes into "${target.name}"`);
+    this.memory.uint8(target).set(new Uint8Array(source.buffer, source.byteOffset, source.byteLength));
+  }
+
+  private writeHost(target: HostArray, source: DeviceBuffer): void {
+    if (target.byteLength > source.byteLength) throw new RangeError(`${target.byteLength} bytes of "${source.name}"`);
+    const bytes = this.memory.uint8(source).subarray(0, target.byteLength);
+    new Uint8Array(target.buffer, target.byteOffset, target.byteLength).set(bytes);
   }
 
   close(): void {
@@ -163,6 +208,6 @@ export class EmulatedDevice implements ComputeDevice {
       return;
     }
     this.calls.push(name);
-    this.queue.push(logged);
+    this.stream.put(logged);
   }
 }

@@ -47,6 +47,19 @@ function projectedHead(
   return values.map((x, i) => x + added[i]);
 }
 
+/** The blocks of move_blocks.cu that are not passed over, and how many tokens of each. */
+function forMovedBlocks(
+  moved: unknown,
+  count: number,
+  visit: (index: number, block: number, tokens: number) => void,
+): void {
+  const words = new Int32Array((moved as Uint8Array).slice().buffer);
+  for (let index = 0; index < count; index++) {
+    const block = words[index];
+    if (block >= 0) visit(index, block, words[words.length / 2 + index]);
+  }
+}
+
 const emulations: Readonly<Record<KernelName, Emulation>> = {
   fill_rope_table(memory, [frequencies, half, first, count, factor, out]) {
     const inverse = memory.float32(buffer(frequencies));
@@ -161,6 +174,33 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         }
       }
     }
+  },
+  pack_blocks(memory, [moved, pool, layerStride, layerVectors, rowVectors, blockTokens, staging], [count, layers]) {
+    const [from, to] = [memory.uint8(buffer(pool)), memory.uint8(buffer(staging))];
+    const layerBytes = 16 * number(layerVectors);
+    const rowBytes = 16 * number(rowVectors);
+    forMovedBlocks(moved, count, (index, block, tokens) => {
+      for (let layer = 0; layer < layers; layer++) {
+        const source = layer * 16 * number(layerStride) + block * layerBytes;
+        const target = (index * layers + layer) * layerBytes;
+        to.set(from.subarray(source, source + layerBytes), target);
+        // Rows of K of all tokens, then of V, of each head.
+        for (let row = 0; row < layerBytes / rowBytes; row++) {
+          if (row % number(blockTokens) >= tokens) to.fill(0, target + row * rowBytes, target + (row + 1) * rowBytes);
+        }
+      }
+    });
+  },
+  unpack_blocks(memory, [moved, staging, pool, layerStride, layerVectors], [count, layers]) {
+    const [from, to] = [memory.uint8(buffer(staging)), memory.uint8(buffer(pool))];
+    const layerBytes = 16 * number(layerVectors);
+    forMovedBlocks(moved, count, (index, block) => {
+      for (let layer = 0; layer < layers; layer++) {
+        const source = (index * layers + layer) * layerBytes;
+        const target = layer * 16 * number(layerStride) + block * layerBytes;
+        to.set(from.subarray(source, source + layerBytes), target);
+      }
+    });
   },
   deviations(memory, values, [grid]) {
     const [qkv, bias, kNorm, epsilon, rotations, positions, slots, rowCount] = values;

@@ -1,4 +1,4 @@
-/** The sampling kernels, by the host's sampler (kernels/cuda/sampling.cuh has the words). */
+/** The sampling kernels, by the host's sampler (kernels/cuda/sampling/sampling.cuh has the words). */
 
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { greedySampling } from "../../../worker/contract/greedy-sampling.ts";

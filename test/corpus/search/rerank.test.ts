@@ -3,7 +3,6 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:tes
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
 import type { RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
-import { errorOf } from "../../support/errors.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 const count = 60;
@@ -78,7 +77,7 @@ describe("a search with a cross-encoder", () => {
     before = () => {
       throw new ApiError("worker_lost");
     };
-    expect(await errorOf(ask())).toMatchObject({ code: "worker_lost" });
+    await expect(ask()).rejects.toMatchObject({ code: "worker_lost" });
     const [best] = await (async () => {
       before = () => undefined;
       return await ask();
@@ -88,6 +87,6 @@ describe("a search with a cross-encoder", () => {
     expect(found.map(({ id }) => id)).not.toContain(best?.id);
     expect(found).toHaveLength(3);
     before = () => void world.corpus.corpora.delete(tenantId, store.id);
-    expect(await errorOf(ask())).toMatchObject({ code: "not_found" });
+    await expect(ask()).rejects.toMatchObject({ code: "not_found" });
   });
 });

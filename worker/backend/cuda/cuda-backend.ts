@@ -13,6 +13,7 @@ import type { ComputeDevice } from "./device/device.ts";
 import { Forward } from "./forward.ts";
 import type { ForwardParts, Op } from "./forward-parts.ts";
 import { bucketOf, DecodeGraphs, type StepKind, smallBuckets } from "./graphs.ts";
+import { blockFormatOf, CudaHostBlocks } from "./host-blocks.ts";
 import { type CudaBackendOptions, type CudaModel, makeParts } from "./parts.ts";
 import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, stepCounts } from "./staging.ts";
@@ -27,6 +28,7 @@ export class CudaBackend implements Backend {
   readonly shape: BackendShape;
   /** Bytes of device memory that the weights take. */
   readonly weightBytes: number;
+  readonly hostBlocks?: CudaHostBlocks;
   readonly #parts: ForwardParts;
   readonly #options: CudaBackendOptions;
   readonly #planner: PackPlanner;
@@ -55,6 +57,11 @@ export class CudaBackend implements Backend {
     this.#answers = new AlternatingAnswers(device, parts.answer.wordCount);
     this.#copies = new Int32Array(device.allocateHost("copies", copyWords(options.maxRows) * 4).buffer);
     this.#copyBuffer = device.allocate("copies", copyWords(options.maxRows) * 4);
+    const { blockTokens, hostKvBytes = 0 } = options;
+    if (hostKvBytes > 0) {
+      const format = blockFormatOf(device, config, blockTokens);
+      this.hostBlocks = new CudaHostBlocks({ device, pool, format, blockTokens, hostBytes: hostKvBytes });
+    }
     this.shape = {
       vocabSize: config.vocabSize,
       contextTokens: config.contextTokens,

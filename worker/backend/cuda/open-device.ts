@@ -20,7 +20,7 @@ import {
 import { type CudaKernel, CudaModule } from "../../native/cuda/module.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
 import { encodeTensorMap } from "../../native/cuda/tensor-map.ts";
-import type { ComputeDevice, Launch, Recording, StreamMark } from "./device/device.ts";
+import type { ComputeDevice, CopyStream, Launch, Recording, StreamMark } from "./device/device.ts";
 import { type KernelName, kernelFile, kernelSignatures } from "./device/kernels.ts";
 import { bytesText } from "./pool.ts";
 
@@ -66,6 +66,28 @@ interface Closable {
   close(): void;
 }
 
+class EventMark implements StreamMark {
+  readonly event: CudaEvent;
+  readonly #stream: CudaStream;
+
+  constructor(stream: CudaStream) {
+    this.event = new CudaEvent(stream.context);
+    this.#stream = stream;
+  }
+
+  set(): void {
+    this.#stream.record(this.event);
+  }
+
+  reached(): Promise<void> {
+    return this.event.completion();
+  }
+
+  close(): void {
+    this.event.close();
+  }
+}
+
 export class CudaDevice implements ComputeDevice {
   readonly context: CudaContext;
   readonly stream: CudaStream;
@@ -103,6 +125,10 @@ export class CudaDevice implements ComputeDevice {
     }
     const workspace = this.allocate("matrix products", matmulWorkspaceBytes);
     this.#matmuls = this.#own(new CublasLt(this.context, workspace, { folders }));
+  }
+
+  get hardware(): string {
+    return this.context.device.name;
   }
 
   get multiprocessorCount(): number {
@@ -190,8 +216,20 @@ export class CudaDevice implements ComputeDevice {
   }
 
   mark(): StreamMark {
-    const event = this.#own(new CudaEvent(this.context));
-    return { set: () => this.stream.record(event), reached: () => event.completion() };
+    return this.#own(new EventMark(this.stream));
+  }
+
+  copyStream(): CopyStream {
+    const stream = this.#own(new CudaStream(this.context));
+    return {
+      copyIn: (target, source) => copyToDevice(stream, target, source),
+      copyOut: (target, source) => copyToHost(stream, target, source),
+      waitFor(mark) {
+        if (!(mark instanceof EventMark)) throw new TypeError("the mark is of another device");
+        stream.waitFor(mark.event);
+      },
+      mark: () => this.#own(new EventMark(stream)),
+    };
   }
 
   settled(): Promise<void> {

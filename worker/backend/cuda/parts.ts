@@ -6,7 +6,8 @@ import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeO
 import type { ComputeDevice } from "./device/device.ts";
 import type { ForwardParts } from "./forward-parts.ts";
 import { bucketOf } from "./graphs.ts";
-import { DevicePool } from "./pool.ts";
+import { stagingBytes } from "./host-blocks.ts";
+import { DevicePool, kvBytesPerBlock } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
@@ -24,6 +25,8 @@ export interface CudaBackendOptions {
   readonly graphs?: boolean;
   /** false: no row reads KV together with rows of other requests, for comparison. Default true. */
   readonly packing?: boolean;
+  /** The most page-locked memory of the host to hold blocks in; absent or 0: none. */
+  readonly hostKvBytes?: number | undefined;
   /** Bytes left free on the device, for the driver and for graphs; default 1 GiB. */
   readonly reserveBytes?: number;
   /** Where weights are read from; default: the model's files. */
@@ -71,11 +74,9 @@ export async function makeParts(
   const workspace = makeWorkspace(device, config, sizes);
   const rope = makeRopeTable(device, config);
   const staging = new StepStaging(device, stepWords);
-  const pool = new DevicePool(device, config, {
-    ...options,
-    reserveBytes: options.reserveBytes ?? defaultReserveBytes,
-  });
-  const { blockTokens } = options;
+  const { blockTokens, hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
+  const forHost = hostKvBytes > 0 ? stagingBytes(kvBytesPerBlock(config, blockTokens)) : 0;
+  const pool = new DevicePool(device, config, { ...options, reserveBytes: reserveBytes + forHost });
   const layers = Array.from({ length: config.layerCount }, (_, index) => pool.layer(index));
   const layerMaps = putLayerMaps(device, packShape, layers);
   return {

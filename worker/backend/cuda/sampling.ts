@@ -1,4 +1,4 @@
-/** The encoding of sampling requests for the device (kernels/cuda/sampling.cuh) and the decoding of its answer. */
+/** The encoding of sampling requests for the device (kernels/cuda/sampling/sampling.cuh) and the decoding of its answer. */
 import { limits } from "../../contract/limits.ts";
 import type { SampledToken, SampleRequest } from "../../sample/sampler.ts";
 

@@ -40,6 +40,7 @@ const driverSymbols = {
   },
   cuStreamCreate: { args: ["ptr", "u32"], returns: "i32" },
   cuStreamDestroy_v2: { args: ["ptr"], returns: "i32" },
+  cuStreamWaitEvent: { args: ["ptr", "ptr", "u32"], returns: "i32" },
   cuStreamSynchronize: { args: ["ptr"], returns: "i32" },
   cuStreamBeginCapture_v2: { args: ["ptr", "i32"], returns: "i32" },
   cuStreamEndCapture: { args: ["ptr", "ptr"], returns: "i32" },

@@ -22,6 +22,12 @@ export class CudaStream {
     driver.check("cuEventRecord", driver.symbols.cuEventRecord(event.handle, this.handle));
   }
 
+  /** What is put into this stream from now on waits for what was before the event's mark, in any stream. */
+  waitFor(event: CudaEvent): void {
+    const { driver } = this.context;
+    driver.check("cuStreamWaitEvent", driver.symbols.cuStreamWaitEvent(this.handle, event.handle, 0));
+  }
+
   /** Blocks this thread until the stream is empty. */
   synchronize(): void {
     this.context.driver.call("cuStreamSynchronize", this.handle);

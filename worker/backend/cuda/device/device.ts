@@ -42,7 +42,19 @@ export interface StreamMark {
   reached(): Promise<void>;
 }
 
+/** A stream for copies that run beside the steps. */
+export interface CopyStream {
+  copyIn(target: DeviceBuffer, source: HostArray): void;
+  copyOut(target: HostArray, source: DeviceBuffer): void;
+  /** What is put into this stream from now on begins when everything before the mark, of any stream, is done. */
+  waitFor(mark: StreamMark): void;
+  /** A new mark at this stream's beginning; the device owns and frees it. */
+  mark(): StreamMark;
+}
+
 export interface ComputeDevice {
+  /** The hardware's name: KV that other hardware computed may differ in its last bits. */
+  readonly hardware: string;
   readonly multiprocessorCount: number;
   /** The most shared memory of one thread block, in bytes, for a kernel that opts in. */
   readonly maxSharedBytesPerBlock: number;
@@ -80,6 +92,8 @@ export interface ComputeDevice {
   capture(record: () => void): Recording;
   /** A new mark at the stream's beginning; the device owns and frees it. */
   mark(): StreamMark;
+  /** A new stream beside the one of the steps; the device owns and frees it. */
+  copyStream(): CopyStream;
   /** Resolves when all that was put into the stream so far is done. @throws CudaError after a device fault */
   settled(): Promise<void>;
   close(): void;

@@ -19,6 +19,11 @@ const attention = [
 /** input, weights, in, out, squares, squareCount, epsilon, output */
 const productOfRow = ["ptr", "ptr", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
 
+/** The most blocks that one launch of move_blocks.cu takes. */
+export const mostMovedBlocks = 128;
+/** `MovedBlocks` of move_blocks.cu: numbers of blocks, then how many tokens of each. */
+const movedBlocks = { structBytes: 2 * 4 * mostMovedBlocks } as const;
+
 export const kernelSignatures = {
   // inverseFrequencies, half, firstPosition, positionCount, factor, out
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
@@ -49,6 +54,10 @@ export const kernelSignatures = {
   // sourceSlots, targetSlots, deltas, tokenCount, layerRotates, rotations, inverseFactor,
   // kvHeads, headDim, rotaryDim, blockTokens, layerStride, pool
   copy_tokens: ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "f32", "i32", "i32", "i32", "i32", "i64", "ptr"],
+  // moved, pool, layerStride, layerVectors, rowVectors, blockTokens, staging
+  pack_blocks: [movedBlocks, "ptr", "i64", "i32", "i32", "i32", "ptr"],
+  // moved, staging, pool, layerStride, layerVectors
+  unpack_blocks: [movedBlocks, "ptr", "ptr", "i64", "i32"],
   // qkv, bias, kNorm, epsilon, rotations, positions, slots, rowCount,
   // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool, out
   deviations: ["ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr", "ptr"],
@@ -62,6 +71,8 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_float: "matvec.cu",
   matvec_gated: "matvec.cu",
   matvec_add: "matvec.cu",
+  pack_blocks: "move_blocks.cu",
+  unpack_blocks: "move_blocks.cu",
 };
 
 /** The file in kernels/cuda that defines the kernel. */

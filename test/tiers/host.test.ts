@@ -1,0 +1,237 @@
+/** Blocks in the host's memory: what comes back, what never does, and the invariants after every step. */
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import { eosTokenIds, TinyWorld } from "../engine/harness.ts";
+import { countUp, submitPlan } from "../engine/plans.ts";
+import { referenceAnswer } from "../engine/reference.ts";
+import { Random } from "../native/random.ts";
+import { effort } from "../support/effort.ts";
+import { FakeBackend, fakeShape } from "../support/fake-backend.ts";
+import { FakeDevice } from "../support/fake-device.ts";
+import { testSeed } from "../support/seed.ts";
+import { until } from "../support/until.ts";
+import { DiskFolder, modelDigest, shape, writeSpans } from "./disk-world.ts";
+
+setDefaultTimeout(600_000);
+
+/** 28 blocks together. */
+const spans = [countUp(0, 33), countUp(13, 9), countUp(26, 40), countUp(39, 22)];
+
+function openWorld(blockCount: number, hostSlots: number, pipelined = false): TinyWorld {
+  const options = { ...shape, blockCount };
+  const backend = pipelined
+    ? new FakeDevice({ shape: options, hostSlots })
+    : new FakeBackend(options, undefined, { hostSlots });
+  return new TinyWorld({ backend, modelDigest });
+}
+
+const answerOf = (message: Parameters<typeof referenceAnswer>[0]) =>
+  referenceAnswer(message, { ...fakeShape, ...shape }, eosTokenIds).tokenIds;
+
+function hostOf({ engine }: TinyWorld) {
+  const { host } = engine.tiers;
+  if (host === undefined) throw new Error("the world has no host memory");
+  return host;
+}
+
+/** Computes and waits until the host has it. */
+async function ask(world: TinyWorld, message: Parameters<typeof referenceAnswer>[0]): Promise<void> {
+  world.engine.submit(message);
+  await world.settle();
+  await hostOf(world).settled();
+}
+
+/** Fills the pool with other text, so that nothing of before is left on the device. */
+async function crowdOut(world: TinyWorld): Promise<void> {
+  const tokens = world.backend.shape.blockCount * world.backend.shape.blockTokens - 8;
+  world.engine.submit(
+    submitPlan("crowd", { question: countUp(60, tokens) }, { params: { maxTokens: 1 }, reuse: false }),
+  );
+  await world.settle();
+}
+
+const keysOf = (message: Parameters<typeof referenceAnswer>[0]): BlockKey[] =>
+  message.plan.runs.flatMap(({ kind, blockKeys }) => (kind === "span" ? blockKeys : []));
+
+/** What the KV events say is resident. */
+function residentKeys(world: TinyWorld): Set<BlockKey> {
+  const keys = new Set<BlockKey>();
+  for (const event of world.kvEvents) {
+    for (const key of event.blockKeys) {
+      if (event.type === "removed" ? !keys.delete(key) : keys.has(key)) throw new Error(`${event.type} twice`);
+      if (event.type === "stored") keys.add(key);
+    }
+  }
+  return keys;
+}
+
+function expectQuiet(world: TinyWorld): void {
+  const { cache, pool, loads } = hostOf(world);
+  expect(loads.isBusy).toBe(false);
+  expect(pool.availableCount).toBe(pool.blockCount);
+  const held = new Set([...cache.resident(), ...world.engine.cache.resident()].map(([key]) => key));
+  expect([...residentKeys(world)].toSorted()).toEqual([...held].toSorted());
+}
+
+describe("spans that left the device", () => {
+  test("come back from the host, at another place, and are not computed again", async () => {
+    const world = openWorld(40, 64);
+    await ask(world, submitPlan("prepare", { spans }, { params: { maxTokens: 0 } }));
+    await crowdOut(world);
+    const rows = world.backend.rowCount;
+    const message = submitPlan("a", { spans: spans.toReversed(), question: countUp(80, 5) });
+    await ask(world, message);
+    expect(world.tokensOf("a")).toEqual(answerOf(message));
+    // Five tokens of the question and three of the answer (the last one is drawn only).
+    expect(world.backend.rowCount - rows).toBe(8);
+    expect(world.finishedOf("a").spans?.map(({ source }) => source)).toEqual(["host", "host", "host", "host"]);
+    await until(() => hostOf(world).pool.availableCount === 64, "nothing is under way", 5_000, 1);
+    expectQuiet(world);
+  });
+
+  test("are nobody else's", async () => {
+    const world = openWorld(40, 64);
+    await ask(world, submitPlan("prepare", { spans }, { params: { maxTokens: 0 } }));
+    await crowdOut(world);
+    const message = submitPlan("a", { spans, question: countUp(80, 5), salt: "b3RoZXI=" as never });
+    await ask(world, message);
+    expect(world.tokensOf("a")).toEqual(answerOf(message));
+    expect(world.finishedOf("a").usage.cachedTokens).toBe(0);
+  });
+
+  test("are shared by requests that ask at once, and one of those may leave", async () => {
+    const world = openWorld(60, 64, true);
+    await ask(world, submitPlan("prepare", { spans }, { params: { maxTokens: 0 } }));
+    await crowdOut(world);
+    const messages = ["a", "b", "c"].map((id, index) => submitPlan(id, { spans, question: countUp(80 + index, 5) }));
+    for (const message of messages) world.engine.submit(message);
+    await world.step();
+    world.engine.abort("a");
+    await world.settle();
+    for (const message of messages.slice(1)) {
+      expect(world.tokensOf(message.requestId)).toEqual(answerOf(message));
+    }
+    // Two blocks of the pool were left to the spans. Nothing came twice.
+    expect(hostOf(world).loads.counts.bytes).toBe(26 * world.backend.mover.format.bytes);
+  });
+});
+
+describe("eviction", () => {
+  const message = submitPlan("prepare", { spans }, { params: { maxTokens: 0 } });
+
+  test("reaches what is in the host's memory, which is overwritten", async () => {
+    const world = openWorld(40, 64);
+    await ask(world, message);
+    await crowdOut(world);
+    world.engine.evict(keysOf(message));
+    const { slots } = world.backend.hostBlocks ?? { slots: [] };
+    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 5_000, 1);
+    const left = slots.filter((slot) => slot.some((byte) => byte !== 0 && byte !== 0xee));
+    expect([left.length, hostOf(world).cache.resident().next().done]).toEqual([0, true]);
+    expectQuiet(world);
+  });
+
+  test("by a corpus's root key reaches all its spans, and one span what was computed from it", async () => {
+    const world = openWorld(60, 64);
+    await ask(world, submitPlan("a", { spans, question: countUp(80, 21) }));
+    const before = [...hostOf(world).cache.resident()].length;
+    expect(before).toBeGreaterThan(28);
+    world.engine.evict([message.plan.runs[1]?.blockKeys.at(-1) as BlockKey]);
+    // The question saw the span, so nothing of it is left; the other blocks of the span itself are.
+    expect([...hostOf(world).cache.resident()].length).toBe(27);
+    world.engine.evict([message.plan.runs[0]?.rootKey as BlockKey]);
+    expect([...hostOf(world).cache.resident()].length).toBe(0);
+  });
+
+  test("reaches what is on its way down", async () => {
+    const world = openWorld(40, 64);
+    world.engine.submit(message);
+    await until(
+      async () => {
+        await world.step();
+        return (world.backend.hostBlocks as { underWay?: { store: number } }).underWay?.store !== 0;
+      },
+      "a copy is under way",
+      5_000,
+      0,
+    );
+    world.engine.evict([message.plan.runs[0]?.rootKey as BlockKey]);
+    await world.settle();
+    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 5_000, 1);
+    expect([...hostOf(world).cache.resident()]).toEqual([]);
+    expectQuiet(world);
+  });
+
+  test("reaches what is on its way up, which is computed then and not kept", async () => {
+    const world = openWorld(40, 64);
+    await ask(world, message);
+    await crowdOut(world);
+    const again = submitPlan("a", { spans, question: countUp(80, 5) });
+    world.engine.submit(again);
+    await world.step();
+    expect(hostOf(world).loads.isBusy).toBe(true);
+    world.engine.evict([message.plan.runs[0]?.rootKey as BlockKey]);
+    expect(hostOf(world).loads.isBusy).toBe(false);
+    await world.settle();
+    expect(world.tokensOf("a")).toEqual(answerOf(again));
+    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 5_000, 1);
+    expectQuiet(world);
+  });
+});
+
+test("files are read into the host's memory and written from it", async () => {
+  using folder = new DiskFolder();
+  const objects = await writeSpans(folder.path, spans, openWorld(40, 64));
+  const world = openWorld(40, 64);
+  world.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects, warm: true });
+  await until(() => [...hostOf(world).cache.resident()].length === 28, "all is in the host's memory");
+  expect([...world.engine.cache.resident()]).toEqual([]);
+  const message = submitPlan("a", { spans, question: countUp(80, 5) });
+  await ask(world, message);
+  expect(world.tokensOf("a")).toEqual(answerOf(message));
+  expect(world.backend.rowCount).toBe(8);
+  const cold = openWorld(40, 64);
+  cold.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects, warm: false });
+  await ask(cold, message);
+  expect(cold.tokensOf("a")).toEqual(answerOf(message));
+  expect(cold.backend.rowCount).toBe(8);
+  expect(cold.messages.filter(({ type }) => type === "loaded").length).toBe(objects.length);
+});
+
+test("crowded pools: random requests, aborts and evictions beside copies give the answers of the reference", async () => {
+  const random = new Random(testSeed());
+  const below = (end: number): number => random.integer(0, end - 1);
+  for (let round = 0; round < effort(80, 3_000); round++) {
+    const world = openWorld(36 + below(30), 8 + below(60), below(2) === 0);
+    const aborted = new Set<string>();
+    const messages = Array.from({ length: 3 + below(8) }, (_, index) => {
+      const chosen = spans.filter(() => below(2) === 0);
+      const parts = { system: countUp(below(3), below(9)), spans: chosen, question: countUp(below(90), 1 + below(9)) };
+      return submitPlan(`q${index}`, parts);
+    });
+    for (const [index, message] of messages.entries()) {
+      world.engine.submit(message);
+      for (let steps = below(12); steps > 0; steps--) await world.step();
+      if (below(6) === 0) {
+        world.engine.abort(`q${index}`);
+        aborted.add(`q${index}`);
+      }
+      if (below(5) === 0) {
+        const keys = keysOf(message);
+        world.engine.evict(below(2) === 0 ? keys : [message.plan.runs[0]?.rootKey as BlockKey]);
+      }
+      if (below(4) === 0) await world.settle();
+    }
+    await world.settle();
+    for (const message of messages) {
+      if (aborted.has(message.requestId)) continue;
+      const found = [round, message.requestId, world.tokensOf(message.requestId)];
+      expect(found).toEqual([round, message.requestId, answerOf(message)]);
+    }
+    expect((world.backend as { faults?: readonly string[] }).faults ?? []).toEqual([]);
+    const { pool } = hostOf(world);
+    await until(() => pool.availableCount === pool.blockCount, "nothing is under way", 5_000, 1);
+    expectQuiet(world);
+    world.engine.checkInvariants();
+  }
+});

@@ -1,0 +1,171 @@
+/**
+ * Packed blocks in page-locked memory of the host. The pool has a block in pieces, one in each layer, which the copy
+ * engine would move one by one; so a kernel gathers or scatters them within the device, in the stream of the steps, and
+ * the copy engine moves whole blocks between the host and staging memory beside the pool, in streams of their own. A
+ * kernel takes some microseconds for what a copy takes 0.3 ms for, and its place in the stream alone keeps it apart from
+ * the steps: no block is held while a copy runs.
+ */
+import type { BlockId } from "../../contract/units.ts";
+import type { ModelConfig } from "../../model/config.ts";
+import { type BlockFormat, DeviceLost, type FetchedBlocks, type FilledBlock, type HostBlocks } from "../backend.ts";
+import type { ComputeDevice, CopyStream, DeviceBuffer, StreamMark } from "./device/device.ts";
+import { mostMovedBlocks } from "./device/kernels.ts";
+import { type DevicePool, kvBytesPerBlock } from "./pool.ts";
+
+/** Bytes of one part of the staging memory, unless a block is larger. */
+const partBytes = 16 << 20;
+/** Parts for each direction: while one is filled, others are under way. */
+const partsEachWay = 4;
+/** The host's memory is taken in pieces, because one address range of all of it may not be had. */
+const slabBytes = 1 << 30;
+
+/** Bytes of staging memory on the device. */
+export const stagingBytes = (blockBytes: number): number => 2 * partsEachWay * blocksOfPart(blockBytes) * blockBytes;
+
+/** K and V of a head, token after token. */
+const layout = 2;
+const bfloat16 = 4;
+
+export function blockFormatOf(device: ComputeDevice, config: ModelConfig, blockTokens: number): BlockFormat {
+  const { layerCount: layers, kvHeadCount: kvHeads, headDim } = config;
+  const name = `cuda/${device.hardware}/bfloat16/${layers}x${kvHeads}x${headDim}x${blockTokens}`;
+  const bytes = kvBytesPerBlock(config, blockTokens);
+  return { name, bytes, layers, kvHeads, headDim, layout, element: bfloat16 };
+}
+
+const blocksOfPart = (blockBytes: number): number =>
+  Math.max(1, Math.min(mostMovedBlocks, Math.floor(partBytes / blockBytes)));
+
+interface Part {
+  readonly buffer: DeviceBuffer;
+  /** In the stream of copies: its copy is done. */
+  readonly copied: StreamMark;
+  /** In the stream of steps: its kernel is done. */
+  readonly moved: StreamMark;
+}
+
+export interface HostBlocksParts {
+  readonly device: ComputeDevice;
+  readonly pool: DevicePool;
+  readonly format: BlockFormat;
+  readonly blockTokens: number;
+  /** Page-locked bytes to take at most. */
+  readonly hostBytes: number;
+}
+
+export class CudaHostBlocks implements HostBlocks {
+  readonly format: BlockFormat;
+  readonly slots: readonly Uint8Array[];
+  readonly blocksPerCopy: number;
+  readonly copiesAtOnce = partsEachWay;
+  readonly #parts: HostBlocksParts;
+  readonly #toHost: CopyStream;
+  readonly #toDevice: CopyStream;
+  readonly #storing: Part[];
+  readonly #fetching: Part[];
+
+  /** @throws Error in one sentence when the system or the device has too little memory, or no block fits */
+  constructor(parts: HostBlocksParts) {
+    const { device, format, hostBytes } = parts;
+    this.#parts = parts;
+    this.format = format;
+    this.blocksPerCopy = blocksOfPart(format.bytes);
+    this.#toHost = device.copyStream();
+    this.#toDevice = device.copyStream();
+    const partsOf = (name: string, stream: CopyStream): Part[] =>
+      Array.from({ length: partsEachWay }, () => {
+        const buffer = device.allocate(name, this.blocksPerCopy * format.bytes);
+        return { buffer, copied: stream.mark(), moved: device.mark() };
+      });
+    this.#storing = partsOf("blocks for the host", this.#toHost);
+    this.#fetching = partsOf("blocks from the host", this.#toDevice);
+    this.slots = takeSlots(device, format.bytes, hostBytes);
+  }
+
+  async store(blocks: readonly FilledBlock[], slots: readonly number[]): Promise<void> {
+    const part = takePart(this.#storing);
+    const { bytes } = this.format;
+    this.#launch("pack_blocks", part, blocks);
+    part.moved.set();
+    this.#toHost.waitFor(part.moved);
+    for (const [index, slot] of slots.entries()) {
+      this.#toHost.copyOut(this.slots[slot], part.buffer.slice(index * bytes, bytes));
+    }
+    part.copied.set();
+    await reached(part.copied);
+    this.#storing.push(part);
+  }
+
+  async fetch(slots: readonly number[]): Promise<FetchedBlocks> {
+    const part = takePart(this.#fetching);
+    const { bytes } = this.format;
+    // What was in it before has to be in the pool.
+    this.#toDevice.waitFor(part.moved);
+    for (const [index, slot] of slots.entries()) {
+      this.#toDevice.copyIn(part.buffer.slice(index * bytes, bytes), this.slots[slot]);
+    }
+    part.copied.set();
+    await reached(part.copied);
+    const place = (blockIds: readonly (BlockId | undefined)[]): void => {
+      const blocks = blockIds.map((blockId) => ({ blockId: blockId ?? -1, tokenCount: 0 }));
+      if (blocks.some(({ blockId }) => blockId >= 0)) this.#launch("unpack_blocks", part, blocks);
+      part.moved.set();
+      this.#fetching.push(part);
+    };
+    return { place };
+  }
+
+  #launch(kernel: "pack_blocks" | "unpack_blocks", { buffer }: Part, blocks: readonly NumberedBlock[]): void {
+    const { device, pool, format, blockTokens } = this.#parts;
+    const moved = new Int32Array(2 * mostMovedBlocks);
+    for (const [index, { blockId, tokenCount }] of blocks.entries()) {
+      moved[index] = blockId;
+      moved[mostMovedBlocks + index] = tokenCount;
+    }
+    const list = new Uint8Array(moved.buffer);
+    const layerVectors = format.bytes / format.layers / vectorBytes;
+    const rowVectors = (format.headDim * elementBytes) / vectorBytes;
+    const layerStride = (pool.layerStride * elementBytes) / vectorBytes;
+    const launch =
+      kernel === "pack_blocks"
+        ? device.prepare(kernel, list, pool.memory, layerStride, layerVectors, rowVectors, blockTokens, buffer)
+        : device.prepare(kernel, list, buffer, pool.memory, layerStride, layerVectors);
+    launch({ grid: [blocks.length, format.layers], blockThreads: 256 });
+  }
+}
+
+interface NumberedBlock {
+  readonly blockId: number;
+  readonly tokenCount: number;
+}
+
+/** Of bfloat16. */
+const elementBytes = 2;
+/** A thread moves so much at once. */
+const vectorBytes = 16;
+
+function takePart(parts: Part[]): Part {
+  const part = parts.shift();
+  if (part === undefined) throw new RangeError(`more than ${partsEachWay} copies are under way`);
+  return part;
+}
+
+async function reached(mark: StreamMark): Promise<void> {
+  try {
+    await mark.reached();
+  } catch (error) {
+    throw new DeviceLost(`the device failed: ${error instanceof Error ? error.message : String(error)}`);
+  }
+}
+
+function takeSlots(device: ComputeDevice, blockBytes: number, hostBytes: number): Uint8Array[] {
+  const count = Math.floor(hostBytes / blockBytes);
+  if (count < 1) throw new Error(`${hostBytes} bytes of host memory do not hold one block of ${blockBytes} bytes`);
+  const perSlab = Math.max(1, Math.floor(slabBytes / blockBytes));
+  const slots: Uint8Array[] = [];
+  while (slots.length < count) {
+    const slab = device.allocateHost("blocks in host memory", Math.min(perSlab, count - slots.length) * blockBytes);
+    for (let at = 0; at < slab.byteLength; at += blockBytes) slots.push(slab.subarray(at, at + blockBytes));
+  }
+  return slots;
+}

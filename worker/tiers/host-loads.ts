@@ -1,0 +1,209 @@
+/**
+ * Brings blocks up from the host's memory. To the scheduler that is a prefill by somebody else, as with files (loads.ts):
+ * keys that come count as claimed, and a block is found once it is stored. Blocks are copied beside the pool first, while
+ * steps run; when a copy has arrived, they are put into blocks that were free, stored and released in one go. So no block
+ * of the pool is held while a copy runs. Tenants are served in turn, a copy each.
+ */
+import type { HostBlocks } from "../backend/backend.ts";
+import type { BlockPool } from "../cache/block-pool.ts";
+import { DerivationTwins } from "../cache/derivations.ts";
+import type { PrefixCache } from "../cache/prefix-cache.ts";
+import type { KvOwner } from "../contract/owners.ts";
+import type { BlockId, BlockKey } from "../contract/units.ts";
+import type { LackingRun, Requester } from "./requester.ts";
+
+export interface HostLoadsOptions {
+  readonly blocks: HostBlocks;
+  readonly hostCache: PrefixCache;
+  /** The device's blocks. */
+  readonly pool: BlockPool;
+  readonly cache: PrefixCache;
+  readonly reservedBlocks: () => number;
+  readonly onChange: () => void;
+}
+
+interface Load {
+  readonly key: BlockKey;
+  readonly previousKey: BlockKey;
+  /** The chain's first key, which `previousKey` is for its first block. */
+  readonly rootKey: BlockKey;
+  readonly owner: KvOwner;
+  /** Has a reference until the load ends, so that it is not evicted meanwhile. */
+  readonly slot: BlockId;
+  readonly requesters: Set<Requester>;
+  readonly runs: Set<LackingRun>;
+}
+
+/** How many of a run's blocks were looked for already, and how many it had then. */
+interface Wanted {
+  readonly blocks: number;
+  readonly had: number;
+}
+
+export class HostLoads {
+  /** Bytes of blocks that were brought up, and what came of their loads. */
+  readonly counts = { bytes: 0, ms: 0, outcomes: { loaded: 0, late: 0, failed: 0, dropped: 0 } };
+  readonly #options: HostLoadsOptions;
+  readonly #loads = new Map<BlockKey, Load>();
+  /** What has not begun, by tenant; the tenant whose turn it is is the first. */
+  readonly #queues = new Map<number, Load[]>();
+  readonly #wanted = new WeakMap<LackingRun, Wanted>();
+  readonly #derivations = new DerivationTwins();
+  #copies = 0;
+
+  constructor(options: HostLoadsOptions) {
+    this.#options = options;
+  }
+
+  /** Whether requests wait for blocks that come up. */
+  get isBusy(): boolean {
+    return this.#loads.size > 0;
+  }
+
+  /** Whether the block is on its way, so that nobody computes it. */
+  isComing(key: BlockKey): boolean {
+    return this.#loads.has(key);
+  }
+
+  /** Brings up what these requests lack and the host has. */
+  want(requesters: readonly Requester[]): void {
+    for (const requester of requesters) {
+      for (const run of requester.runs) if (run.keyed && !run.complete) this.#wantRun(requester, run);
+    }
+    this.#begin();
+  }
+
+  /** Loads of blocks that the host has no more: who lacks them computes them. */
+  dropGone(): void {
+    for (const load of [...this.#loads.values()]) {
+      if (this.#options.hostCache.blockOf(load.key) !== load.slot) this.#end(load);
+    }
+  }
+
+  #wantRun(requester: Requester, run: LackingRun): void {
+    const { cache, hostCache } = this.#options;
+    const wanted = this.#wanted.get(run);
+    if (wanted === undefined) this.#touch(run);
+    const had = run.blocks.length;
+    // A run that has fewer blocks than before was preempted.
+    let index = wanted === undefined || had < wanted.had ? had : Math.max(had, wanted.blocks);
+    for (; index < run.blockCount; index++) {
+      const key = run.keyAt(index);
+      if (key === undefined) break;
+      const known = this.#loads.get(key);
+      if (known !== undefined) {
+        known.requesters.add(requester);
+        known.runs.add(run);
+        continue;
+      }
+      if (cache.has(key)) continue;
+      const slot = run.isResident(index, hostCache) ? hostCache.blockOf(key) : undefined;
+      // Chains come from the first block on, so what follows a hole is of no use.
+      if (slot === undefined) break;
+      const { rootKey } = run.plan;
+      const previousKey = index === 0 ? rootKey : (run.keyAt(index - 1) ?? rootKey);
+      hostCache.retain(slot);
+      const [requesters, runs] = [new Set([requester]), new Set([run])];
+      const load: Load = { key, previousKey, rootKey, owner: run.owner, slot, requesters, runs };
+      this.#loads.set(key, load);
+      this.#queues.getOrInsertComputed(run.owner.number, () => []).push(load);
+    }
+    this.#wanted.set(run, { blocks: index, had });
+  }
+
+  /** What is found on the device is in use below too: otherwise it would go first here because it is never loaded. */
+  #touch(run: LackingRun): void {
+    const { hostCache } = this.#options;
+    for (let index = run.blockCount - 1; index >= 0; index--) {
+      const key = run.keyAt(index);
+      const slot = key === undefined ? undefined : hostCache.blockOf(key);
+      if (slot === undefined) continue;
+      hostCache.retain(slot);
+      hostCache.release(slot);
+    }
+  }
+
+  #begin(): void {
+    const { blocks } = this.#options;
+    while (this.#copies < blocks.copiesAtOnce) {
+      const loads = this.#nextLoads(blocks.blocksPerCopy);
+      if (loads.length === 0) return;
+      void this.#bring(loads);
+    }
+  }
+
+  #nextLoads(count: number): Load[] {
+    for (const [owner, queue] of this.#queues) {
+      const loads = queue.splice(0, count).filter((load) => this.#loads.get(load.key) === load);
+      // Whoever was served comes last.
+      this.#queues.delete(owner);
+      if (queue.length > 0) this.#queues.set(owner, queue);
+      if (loads.length > 0) return loads;
+    }
+    return [];
+  }
+
+  async #bring(loads: readonly Load[]): Promise<void> {
+    const { blocks, cache, hostCache, onChange } = this.#options;
+    this.#copies += 1;
+    const beganMs = performance.now();
+    for (const { slot } of loads) hostCache.retain(slot);
+    const { place } = await blocks.fetch(loads.map(({ slot }) => slot));
+    for (const { slot } of loads) hostCache.release(slot);
+    this.#copies -= 1;
+    // From here to the releases nothing else runs.
+    const blockIds = loads.map((load) => this.#take(load));
+    place(blockIds);
+    for (const blockId of blockIds) {
+      this.counts.outcomes[blockId === undefined ? "dropped" : "loaded"] += 1;
+      if (blockId === undefined) continue;
+      cache.release(blockId);
+      this.counts.bytes += blocks.format.bytes;
+    }
+    this.counts.ms += performance.now() - beganMs;
+    for (const load of loads) this.#end(load);
+    this.#begin();
+    onChange();
+  }
+
+  /** A block of the device for what was loaded, which can be found already; undefined: it is not wanted any more. */
+  #take(load: Load): BlockId | undefined {
+    const { cache, hostCache } = this.#options;
+    const { key, previousKey, rootKey, owner, slot } = load;
+    const isWanted = this.#loads.get(key) === load && !cache.has(key);
+    const isChained = previousKey === rootKey || cache.has(previousKey);
+    if (!isWanted || !isChained || !this.#mayTake(load)) return undefined;
+    const blockId = cache.allocate(owner);
+    if (blockId === undefined) return undefined;
+    cache.store(
+      blockId,
+      key,
+      previousKey,
+      hostCache.contentOf(slot),
+      this.#derivations.of(hostCache.derivationOf(key)),
+    );
+    const tier = hostCache.tierOf(slot);
+    cache.noteTier(blockId, tier === "device" ? "host" : tier);
+    return blockId;
+  }
+
+  /** Whether a free block may be used: one that was reserved for a request that waits, or one that holds nothing. */
+  #mayTake({ requesters }: Load): boolean {
+    for (const { reservedBlocks } of requesters) if (reservedBlocks > 0) return true;
+    const { pool, cache, reservedBlocks } = this.#options;
+    return pool.availableCount - cache.cachedFreeCount > reservedBlocks();
+  }
+
+  /** Nothing more comes of it; a run that still lacks the block looks again. */
+  #end(load: Load): void {
+    const { cache, hostCache } = this.#options;
+    if (this.#loads.get(load.key) !== load) return;
+    this.#loads.delete(load.key);
+    hostCache.release(load.slot);
+    if (!cache.has(load.key)) for (const run of load.runs) this.#lookAgain(run);
+  }
+
+  #lookAgain(run: LackingRun): void {
+    if (this.#wanted.has(run)) this.#wanted.set(run, { blocks: 0, had: 0 });
+  }
+}
