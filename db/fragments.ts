@@ -6,7 +6,7 @@ import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageOf } from "./page.ts";
 import { listRows } from "./rows.ts";
-import { corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
+import { type Attributes, corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
 import { unindexVectors } from "./vectors.ts";
 
 export type FragmentRow = typeof fragments.$inferSelect;
@@ -200,14 +200,32 @@ export function findFragmentPlace(db: Db, corpusId: CorpusId, id: FragmentId): F
 type NamedRow = Pick<FragmentRow, "id" | "text" | "pages"> &
   Pick<ListedFragment, "fileId" | "filename"> & { readonly corpusId: CorpusId };
 
+type HitRow = Omit<NamedRow, "corpusId"> & { readonly attributes: Attributes };
+
+const namedColumns = {
+  ...{ id: fragments.id, text: fragments.text, pages: fragments.pages },
+  ...{ fileId: corpusFiles.fileId, filename: files.filename },
+};
+
+/** Visible fragments by their `seq`, as searches show them. The caller has checked who may see them. */
+export function readHits(db: Db, seqs: readonly number[]): ReadonlyMap<number, HitRow> {
+  const rows = db.statement("readHits", (orm) =>
+    orm
+      .select({ ...namedColumns, seq: fragments.seq, attributes: corpusFiles.attributes })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .innerJoin(files, eq(files.id, corpusFiles.fileId))
+      .where(sql`${fragments.seq} in (select value from json_each(${JSON.stringify(seqs)}))`)
+      .all(),
+  );
+  return new Map(rows.map(({ seq, ...row }) => [seq, row]));
+}
+
 /** Visible fragments by their ids, of any corpus. The caller checks who may see them. */
 export function findFragments(db: Db, ids: readonly FragmentId[]): readonly NamedRow[] {
   return db.statement("findFragments", (orm) =>
     orm
-      .select({
-        ...{ id: fragments.id, text: fragments.text, pages: fragments.pages },
-        ...{ corpusId: corpusFiles.corpusId, fileId: corpusFiles.fileId, filename: files.filename },
-      })
+      .select({ ...namedColumns, corpusId: corpusFiles.corpusId })
       .from(fragments)
       .innerJoin(corpusFiles, ofCompletedFile)
       .innerJoin(files, eq(files.id, corpusFiles.fileId))

@@ -5,18 +5,12 @@
  * physically when a fragment is removed.
  */
 
-import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
 
 /** The most words of a query that are looked up; further words are ignored. */
 export const maxSearchTerms = 64;
 /** The most fragments that one search ranks. Ranking takes about 1 to 3 µs for each. */
 const maxCandidates = 10_000;
-/**
- * Fragments that are ranked before the search yields to the event loop. A fragment can hold 4,096 of the question's words,
- * and then takes some 50 µs.
- */
-const fragmentsPerPiece = 512;
 /** Characters of one phrase: each is looked for at every place of the others. A longer run becomes several phrases. */
 const maxPhraseChars = 8;
 /** Characters of one word. What FTS5 takes for several words, as it does where marks stand in a word, is a phrase too. */
@@ -29,7 +23,8 @@ const [maxWordChars, maxMarkedWordChars] = [128, 32];
 const rankedPerHit = 2;
 const minRanked = 20;
 
-export interface SearchHit extends Hit {
+export interface WordHit {
+  readonly seq: number;
   /**
    * In 0..1: the part of the question that the fragment holds, where each word counts by its inverse document
    * frequency in the corpus.
@@ -39,23 +34,10 @@ export interface SearchHit extends Hit {
   readonly bm25: number;
 }
 
-/** A lower rank of FTS5 is a better match. */
-type Ranked = readonly [seq: number, rank: number];
-
 /** A term and how many fragments have it, counted up to `maxCandidates`. */
 interface CountedTerm {
   readonly term: string;
   readonly count: number;
-}
-
-/**
- * The terms that are searched for, and how many fragments have any of them, where each term counts up to
- * `maxCandidates`.
- */
-interface Selection {
-  readonly terms: readonly string[];
-  readonly candidates: number;
-  readonly counted: readonly CountedTerm[];
 }
 
 function tableOf(corpusSeq: number): string {
@@ -114,56 +96,46 @@ export function unindexFragment(
 
 /**
  * The best fragments of a corpus: of the best by bm25 those first that hold most of the question, equal ones by bm25,
- * then by age. Only fragments of completed files are found. The
- * search is lazy, so that the caller decides when to yield to other work. What is deleted between two pieces may still
- * be found.
+ * then by age. Only fragments of completed files are found. It may take seconds where fragments are full of the
+ * question's words, so it is not for the event loop.
  * @param query in Unicode's Stream-Safe Text Format, since it is normalized
  * @param corpusFileSeqs limits the search to fragments of these files
  */
-export function* searchFullText(
+export function searchFullText(
   db: Db,
   corpusSeq: number,
   query: string,
   limit: number,
   corpusFileSeqs?: readonly number[],
-): Generator<void, readonly SearchHit[]> {
+): readonly WordHit[] {
   const table = tableOf(corpusSeq);
-  const { terms, candidates, counted } = yield* selectiveTerms(db, table, searchTerms(query));
+  const counted = searchTerms(query).map((term) => ({ term, count: countOf(db, table, term) }));
+  const terms = selectiveTerms(counted);
   if (terms.length === 0 || limit < 1) return [];
   const files = corpusFileSeqs === undefined ? [] : [JSON.stringify(corpusFileSeqs)];
   const filter = files.length === 0 ? "" : "and cf.seq in (select value from json_each(?))";
   // The cross join makes SQLite go from the index to the rows, so fragments that are invisible or filtered out are not
   // ranked and take no candidate's place.
   const sql = `
-    select ${table}.rowid, bm25(${table})
-    from ${table} cross join fragments f on f.seq = ${table}.rowid
-    cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
-    where ${table} match ? and ${table}.rowid > ? and ${table}.rowid <= ? ${filter} limit ?`;
-  const match = matchExpression(terms);
-  let best: Ranked[] = [];
-  // FTS5 looks for a phrase from the index's beginning on, whatever rows are asked for.
-  const isOnePiece = candidates <= fragmentsPerPiece || terms.some(isPhrase);
-  for (let left = maxCandidates, after = 0; left > 0; ) {
-    const last = isOnePiece ? Number.MAX_SAFE_INTEGER : endOfPiece(db, table, match, after);
-    if (last === undefined) break;
-    const piece = db.statement("searchFullText", () =>
-      db.client.query<never, (string | number)[]>(sql).values(match, after, last, ...files, left),
-    );
-    best = bestOf(best, piece as unknown as readonly Ranked[], Math.max(minRanked, limit * rankedPerHit));
-    if (isOnePiece) break;
-    left -= piece.length;
-    after = last;
-    yield;
-  }
-  const shares = yield* sharesOf(
+    select seq, -rank as bm25 from (
+      select ${table}.rowid as seq, bm25(${table}) as rank
+      from ${table} cross join fragments f on f.seq = ${table}.rowid
+      cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+      where ${table} match ? ${filter} limit ${maxCandidates}
+    ) order by rank, seq limit ?`;
+  const best = db.statement("searchFullText", () =>
+    db.client
+      .query<Omit<WordHit, "share">, (string | number)[]>(sql)
+      .all(matchExpression(terms), ...files, Math.max(minRanked, limit * rankedPerHit)),
+  );
+  const shares = sharesOf(
     db,
     table,
     counted,
-    best.map(([seq]) => seq),
+    best.map(({ seq }) => seq),
   );
-  const shareOf = (seq: number): number => shares.get(seq) ?? 0;
-  const ranked = best.toSorted((a, b) => shareOf(b[0]) - shareOf(a[0]) || a[1] - b[1] || a[0] - b[0]);
-  return hitsOf(db, ranked.slice(0, limit)).map((hit) => ({ ...hit, share: shareOf(hit.seq) }));
+  const hits = best.map((hit) => ({ ...hit, share: shares.get(hit.seq) ?? 0 }));
+  return hits.sort((a, b) => b.share - a.share || b.bm25 - a.bm25 || a.seq - b.seq).slice(0, limit);
 }
 
 /** Words of English that say nothing of what is asked for. A fragment that lacks them answers no less of a question. */
@@ -179,12 +151,12 @@ const functionWords = new Set(
  * What share of the question each fragment holds, by the inverse document frequencies of its words. Of a large corpus
  * these are taken from its first `maxCandidates` fragments.
  */
-function* sharesOf(
+function sharesOf(
   db: Db,
   table: string,
   counted: readonly CountedTerm[],
   seqs: readonly number[],
-): Generator<void, ReadonlyMap<number, number>> {
+): ReadonlyMap<number, number> {
   const asked = counted.filter(({ term }) => !functionWords.has(term));
   const sample = db.statement("sampleOfIndex", () =>
     db.client
@@ -212,33 +184,9 @@ function* sharesOf(
         .all(term, JSON.stringify(seqs)),
     );
     for (const { rowid } of rows) shares.set(rowid, (shares.get(rowid) ?? 0) + weight);
-    yield;
   }
   for (const [seq, held] of shares) shares.set(seq, held / whole);
   return shares;
-}
-
-function bestOf(best: readonly Ranked[], piece: readonly Ranked[], limit: number): Ranked[] {
-  const isBefore = (a: Ranked, b: Ranked): boolean => a[1] < b[1] || (a[1] === b[1] && a[0] < b[0]);
-  const kept = [...best];
-  for (const one of piece) {
-    const last = kept[limit - 1];
-    if (last !== undefined && !isBefore(one, last)) continue;
-    const place = kept.findIndex((other) => isBefore(one, other));
-    kept.splice(place < 0 ? kept.length : place, 0, one);
-    kept.length = Math.min(kept.length, limit);
-  }
-  return kept;
-}
-
-/** The last match of the next piece. */
-function endOfPiece(db: Db, table: string, match: string, after: number): number | undefined {
-  const sql = `select max(seq) as last from (
-    select rowid as seq from ${table} where ${table} match ? and rowid > ? order by rowid limit ${fragmentsPerPiece})`;
-  const row = db.statement("endOfPiece", () =>
-    db.client.query<{ last: number | null }, [string, number]>(sql).get(match, after),
-  );
-  return row?.last ?? undefined;
 }
 
 /** How many fragments up to `last` have the term, counted up to `maxCandidates`. */
@@ -249,32 +197,11 @@ function countOf(db: Db, table: string, term: string, last = Number.MAX_SAFE_INT
   return row?.n ?? 0;
 }
 
-/** Reads the hits that still exist. */
-function hitsOf(db: Db, best: readonly Ranked[]): readonly Omit<SearchHit, "share">[] {
-  const sql = `
-    select ${hitColumns} from json_each(?) best
-    join fragments f on f.seq = best.value
-    join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
-    join files fi on fi.id = cf.file_id`;
-  const seqs = JSON.stringify(best.map(([seq]) => seq));
-  const rows = db.statement("fetchHits", () => db.client.query<HitRow, [string]>(sql).all(seqs));
-  const found = new Map(rows.map((row) => [row.seq, row]));
-  return best.flatMap(([seq, rank]) => {
-    const row = found.get(seq);
-    return row === undefined ? [] : [{ ...hitOf(row), bm25: -rank }];
-  });
-}
-
 /**
  * The rarest terms: as many as together match at most `maxCandidates` fragments, and at least one that matches any. The
  * other terms occur in so many fragments that they hardly tell them apart.
  */
-function* selectiveTerms(db: Db, table: string, terms: readonly string[]): Generator<void, Selection> {
-  const counted: CountedTerm[] = [];
-  for (const term of terms) {
-    counted.push({ term, count: countOf(db, table, term) });
-    yield;
-  }
+function selectiveTerms(counted: readonly CountedTerm[]): readonly string[] {
   const selected: string[] = [];
   let candidates = 0;
   for (const { term, count } of counted.filter((one) => one.count > 0).sort((a, b) => a.count - b.count)) {
@@ -282,7 +209,7 @@ function* selectiveTerms(db: Db, table: string, terms: readonly string[]): Gener
     candidates += count;
     selected.push(term);
   }
-  return { terms: selected, candidates, counted };
+  return selected;
 }
 
 const unspacedScripts =
@@ -321,9 +248,6 @@ function partsOf(run: string): readonly string[] {
 }
 
 const phraseOf = new RegExp(`[^]{1,${maxPhraseChars}}`, "gu");
-
-/** Whether FTS5 may take the term for several words. */
-const isPhrase = (term: string): boolean => / |\p{M}|[^\0-\uffff]/u.test(term);
 
 /** An FTS5 expression that matches any of the terms. */
 export const matchExpression = (terms: readonly string[]): string => terms.join(" OR ");

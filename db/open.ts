@@ -1,4 +1,7 @@
-/** Opens the one database. Everything in db/ is synchronous; `transaction` says why. */
+/**
+ * Opens the one database. Everything in db/ is synchronous; `transaction` says why. What would hold the event loop reads
+ * through a connection of its own, in another thread (`openReader`).
+ */
 import { Database } from "bun:sqlite";
 import { closeSync, openSync } from "node:fs";
 import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
@@ -59,6 +62,16 @@ export class Db {
     }
   }
 
+  /** Runs statements that read, all on the same state of the database. */
+  snapshot<T>(name: string, work: () => Synchronous<T>): T {
+    try {
+      return this.client.transaction(() => work() as T).deferred();
+    } catch (error) {
+      if (sqliteCode(error) === undefined) throw error;
+      throw toDbError(name, error);
+    }
+  }
+
   /**
    * Runs transactions that are not synced one by one. A power cut may lose the latest of them, each as a whole, so they
    * hold only what the next start does again. The next ordinary commit also makes them durable.
@@ -74,6 +87,12 @@ export class Db {
 
   /** Frees space on a full disk; false: there is none to free. */
   relief: () => boolean = () => false;
+
+  /**
+   * Waits until no other thread of this process reads the database, and lets none begin until the hold ends. Nobody else
+   * reads unless whoever opened such a thread has put another function here.
+   */
+  pauseReaders: () => Promise<Disposable> = async () => ({ [Symbol.dispose]: () => undefined });
 
   /** @returns whether the error was that of a full disk and space was freed, so that the work may be tried again */
   relieve(error: unknown): boolean {
@@ -103,7 +122,7 @@ export class Db {
 
   /**
    * Moves the log into the database and empties it, so that deleted text does not stay in the log.
-   * @returns false when another process reads the database, for which this does not wait
+   * @returns false when another process or thread reads the database, for which this does not wait
    */
   truncateLog(): boolean {
     return this.statement("truncateLog", () => {
@@ -155,6 +174,26 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     if (error instanceof DbError) throw error;
     const code = sqliteCode(error) ?? (error instanceof Error ? error.message : "unknown failure");
     throw new DbError("open", "openDb", `cannot open the database ${path}: ${code}`);
+  }
+}
+
+/** A connection for another thread waits longer for a lock: it holds nobody up. */
+const readerBusyTimeoutMs = 2_000;
+
+/** A second connection to a database that this process has opened already; it can change nothing. @throws DbError "open" */
+export function openReader(path: string): Db {
+  let client: Database | undefined;
+  try {
+    client = new Database(path, { readonly: true, strict: true });
+    client.run(`pragma busy_timeout = ${readerBusyTimeoutMs}`);
+    return new Db(client, readerBusyTimeoutMs, loadVectorExtension(client));
+  } catch (error) {
+    client?.close();
+    throw new DbError(
+      "open",
+      "openReader",
+      `cannot read the database ${path}: ${sqliteCode(error) ?? "unknown failure"}`,
+    );
   }
 }
 

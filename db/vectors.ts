@@ -4,7 +4,6 @@
  * stored with one byte for each dimension. Only fragments of completed files get vectors.
  */
 import { seqOfEmbeddedTwin } from "./fragment-texts.ts";
-import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
 
 /** The signs of only these first dimensions are indexed. The others count only in the ranking. */
@@ -18,7 +17,8 @@ export interface VectorModel {
   readonly dimensions: number;
 }
 
-export interface VectorHit extends Hit {
+export interface VectorHit {
+  readonly seq: number;
   /** -1..1. */
   readonly cosine: number;
 }
@@ -193,10 +193,6 @@ export function dropVectors(db: Db, corpusSeq: number): void {
   });
 }
 
-interface NearRow extends HitRow {
-  readonly distance: number;
-}
-
 /**
  * The fragments of a corpus that are nearest to the vector, nearest first, ties by age. Only fragments of completed
  * files are found.
@@ -244,20 +240,18 @@ function nearest(
     with candidates as materialized (
       select seq from ${tableOf(corpusSeq)} where code match vec_bit(?) and k = ? ${filter}
     )
-    select ${hitColumns}, vec_distance_cosine(vec_int8(v.vector), vec_int8(?)) as distance
+    select f.seq, coalesce(1 - vec_distance_cosine(vec_int8(v.vector), vec_int8(?)), 0) as cosine
     from candidates
     join fragment_vectors v on v.fragment_seq = candidates.seq and v.model_seq = ?
     join fragments f on f.seq = candidates.seq
     join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
-    join files fi on fi.id = cf.file_id
-    order by distance, f.seq limit ?`;
+    order by cosine desc, f.seq limit ?`;
   const candidates = Math.max(minCandidates, limit * candidatesPerResult);
   const files = corpusFileSeqs === undefined ? [] : [JSON.stringify(corpusFileSeqs)];
   const parameters = [signBits(vector), candidates, ...files, signedBytes(vector), model.seq, limit];
-  const rows = db.statement("searchVectors", () =>
-    db.client.query<NearRow, (Uint8Array | number | string)[]>(sql).all(...parameters),
+  return db.statement("searchVectors", () =>
+    db.client.query<VectorHit, (Uint8Array | number | string)[]>(sql).all(...parameters),
   );
-  return rows.map((row) => ({ ...hitOf(row), cosine: 1 - row.distance }));
 }
 
 function indexModel(db: Db, corpusSeq: number): number | undefined {

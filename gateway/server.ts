@@ -9,6 +9,7 @@ import { openKvObjects, openWorkers, type WorkersOptions } from "./compose/worke
 import { type Config, limits } from "./config.ts";
 import type { CorpusSaltOf } from "./corpus/base/ports.ts";
 import { Corpus } from "./corpus/corpus.ts";
+import { Searches } from "./corpus/search/searches.ts";
 import { openData } from "./data/data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding/embedding-service.ts";
 import { saltNameOfFile } from "./generate/pipeline.ts";
@@ -75,10 +76,11 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
   const { kv, kvScopes } = openKvObjects(config, { db, secret, workers, tenants, log });
   const spans = openSpans({ workers, text, tenants, meter, kv, metrics: () => records.metrics });
+  const [searches, threads] = [new Searches(db), openThreads()];
   const corpus = new Corpus({
     ...{ db, storage, dataDir: config.dataDir, tokenizer: text.tokenizer },
     corpusSalt: saltsOf(tenants, corpusOwners, kvScopes),
-    ...{ spans, sealer: tenants.sealer, sourceNetworks: config.sourceNetworks },
+    ...{ spans, searches, sealer: tenants.sealer, sourceNetworks: config.sourceNetworks },
     ...searchModels(config, embedding),
     onSearched: meter.spend,
     onFileDeleted: (tenantId, fileId) => {
@@ -89,7 +91,6 @@ export async function startServer(config: Config, options: StartOptions): Promis
     log,
   });
   const state = { draining: false };
-  const threads = openThreads();
   const fileSide = { storage, files: corpus.files };
   const batches = new BatchService({ db, ...fileSide, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
   const running = { workers, kv, text, tenants, storage, corpus, batches, embedding, records, threads };
@@ -106,7 +107,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     // Answers that are on their way out go out; what does not end by itself is cut.
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
-    await Promise.all([workers.stop(), embedding.stop(), threads.stop()]);
+    await Promise.all([workers.stop(), embedding.stop(), searches.stop(), threads.stop()]);
     await Promise.all([records.stop(), kv.stop()]);
     closeData();
   };

@@ -19,6 +19,7 @@ export const programs = {
   document: "gateway/extract/document.ts",
   gather: "gateway/sources/main.ts",
   "compile-thread": "gateway/tools/compile-thread.ts",
+  "search-thread": "gateway/corpus/search/search-thread.ts",
   worker: "worker/main.ts",
   embedder: "worker/embedder.ts",
   "check-device": "worker/check-device.ts",

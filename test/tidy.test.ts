@@ -26,6 +26,7 @@ const endPoints = [
   "gateway/main.ts",
   "gateway/extract/main.ts",
   "gateway/tools/compile-thread.ts",
+  "gateway/corpus/search/search-thread.ts",
   "worker/main.ts",
   "gateway/cli",
   "test",

@@ -19,7 +19,12 @@ import { FragmentService } from "./prepare/fragments.ts";
 import { PinService } from "./prepare/pins.ts";
 import { PrepareService } from "./prepare/prepare.ts";
 import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./search/retrieve.ts";
+import type { Searches } from "./search/searches.ts";
 import { SourceService } from "./sources/sources.ts";
+
+export interface CorpusParts extends CorpusDeps {
+  readonly searches: Searches;
+}
 
 export class Corpus {
   readonly files: FileService;
@@ -32,7 +37,7 @@ export class Corpus {
   readonly pins: PinService;
   readonly promptFiles: PromptFiles;
   readonly sources: SourceService;
-  readonly #deps: CorpusDeps;
+  readonly #deps: CorpusParts;
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
   readonly #sweeper: Sweeper;
@@ -43,7 +48,7 @@ export class Corpus {
    * The constructor starts nothing; see `start`. Construct before the server takes requests, because it lists the
    * stored bytes to find orphans.
    */
-  constructor(deps: CorpusDeps) {
+  constructor(deps: CorpusParts) {
     const { db, corpusSalt, spans, tokenizer, log } = deps;
     this.#deps = deps;
     this.#content = new ContentStore(join(deps.dataDir, "files"), "file");
@@ -151,9 +156,9 @@ export class Corpus {
 
   /** Best fragments for a question. @throws ApiError, with param `vector_store_ids` where one is unknown */
   retrieve(request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
-    const { db, onSearched, hybridByDefault = false, reranker } = this.#deps;
-    const { corpora } = this;
-    return retrieve({ db, corpora, vectors: this.#vectorizer, hybridByDefault, onSearched, reranker }, request);
+    const { db, searches, onSearched, hybridByDefault = false, reranker } = this.#deps;
+    const [corpora, vectors] = [this.corpora, this.#vectorizer];
+    return retrieve({ db, corpora, searches, vectors, hybridByDefault, onSearched, reranker }, request);
   }
 
   /** Reads fragments in the order of the ids; undefined for each fragment that the tenant may not see. */

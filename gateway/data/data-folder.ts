@@ -39,7 +39,7 @@ const defaultIntervalMs = 1_000;
 /**
  * Empties the database's write-ahead log. Deleted or overwritten text stays in the log until it is emptied, so that
  * happens shortly after any change. While another process reads the database, such as a backup, the log cannot be
- * emptied, and the next interval tries again.
+ * emptied, and the next interval tries again. Searches read it too, and are held up for it.
  */
 export class LogTruncation {
   readonly #db: Db;
@@ -50,29 +50,40 @@ export class LogTruncation {
    */
   #changes: number | undefined;
   #isFailing = false;
+  #isTrying = false;
+  #isStopped = false;
 
   /** @param intervalMs milliseconds between two checks for changes */
   constructor(db: Db, log: Log, intervalMs = defaultIntervalMs) {
     this.#db = db;
     this.#log = log;
-    this.#timer = setInterval(() => this.#truncate(), intervalMs);
+    this.#timer = setInterval(() => void this.#truncate(), intervalMs);
     this.#timer.unref();
   }
 
   stop(): void {
+    this.#isStopped = true;
     clearInterval(this.#timer);
   }
 
-  #truncate(): void {
+  async #truncate(): Promise<void> {
+    if (this.#isTrying) return;
+    this.#isTrying = true;
     try {
       const changes = this.#db.changeCount();
       if (changes === this.#changes) return;
       if (this.#db.truncateLog()) this.#changes = changes;
+      else {
+        using _paused = await this.#db.pauseReaders();
+        if (!this.#isStopped && this.#db.truncateLog()) this.#changes = changes;
+      }
       this.#isFailing = false;
     } catch (error) {
       if (!(error instanceof DbError)) throw error;
       if (!this.#isFailing) this.#log("warn", "the database's log could not be emptied", { reason: error.message });
       this.#isFailing = true;
+    } finally {
+      this.#isTrying = false;
     }
   }
 }

@@ -1,11 +1,11 @@
 /**
- * A few threads for heavy work on text, so that the event loop does none of it. `tasks.ts` lists the tasks and says how
- * to add one. Tenants are served in rounds. Where there are several threads, no tenant has all of them at once; with
+ * A few threads for heavy work, so that the event loop does none of it: what the tasks are, the program says that the
+ * threads run. Tenants are served in rounds. Where there are several threads, no tenant has all of them at once; with
  * one thread, the time limit bounds how long other tenants wait. A thread that exceeds a task's time limit, or whose
  * heap grew too large, is replaced.
  */
 import { ApiError } from "../base/errors.ts";
-import { onAbort } from "../base/hold.ts";
+import { type Hold, holdUntil, onAbort } from "../base/hold.ts";
 import { RoundRobinQueue } from "../base/round-robin-queue.ts";
 import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
 import { Thread } from "./thread.ts";
@@ -49,6 +49,8 @@ export class ThreadPool<Table extends TaskTable> {
   /** Threads at work, by the task that they run. */
   readonly #running = new Map<Task, Thread>();
   readonly #runningOf = new Map<string, number>();
+  /** Called when no thread works any more, by those who let none begin. */
+  readonly #pauses = new Set<() => void>();
   #isStopped = false;
 
   constructor(options: ThreadPoolOptions) {
@@ -82,6 +84,18 @@ export class ThreadPool<Table extends TaskTable> {
     return (await promise) as OutputOf<Table, Name>;
   }
 
+  /** Resolves when no task runs any more. None begins until the hold ends; those that come meanwhile wait. */
+  async pause(): Promise<Hold> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#pauses.add(resolve);
+    if (this.#running.size === 0) resolve();
+    await promise;
+    return holdUntil(() => {
+      this.#pauses.delete(resolve);
+      this.#startWaiting();
+    });
+  }
+
   /** Ends all threads. Tasks that wait or run are refused. */
   async stop(): Promise<void> {
     this.#isStopped = true;
@@ -97,7 +111,7 @@ export class ThreadPool<Table extends TaskTable> {
   #startWaiting(): void {
     const { maxThreads } = this.#options;
     const mayHave = (tenantId: string): boolean => (this.#runningOf.get(tenantId) ?? 0) < Math.max(1, maxThreads - 1);
-    while (!this.#isStopped && this.#running.size < maxThreads) {
+    while (!this.#isStopped && this.#pauses.size === 0 && this.#running.size < maxThreads) {
       const task = this.#waiting.take(mayHave);
       if (task === undefined) return;
       void this.#runIn(this.#takeThread(), task);
@@ -133,6 +147,7 @@ export class ThreadPool<Table extends TaskTable> {
     const left = (this.#runningOf.get(task.tenantId) ?? 0) - 1;
     if (left > 0) this.#runningOf.set(task.tenantId, left);
     else this.#runningOf.delete(task.tenantId);
+    if (this.#running.size === 0) for (const paused of this.#pauses) paused();
   }
 
   #abort(task: Task): void {

@@ -6,6 +6,7 @@ import { type Db, openDb } from "../../db/open.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import type { CorpusDeps, PreparedSpan, SpanPort, SpanText } from "../../gateway/corpus/base/ports.ts";
 import { Corpus } from "../../gateway/corpus/corpus.ts";
+import { Searches } from "../../gateway/corpus/search/searches.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { TenantStorage } from "../../gateway/tenant/storage.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";
@@ -153,7 +154,9 @@ export function createWorld(
     limitOf: (tenantId) => tenants.limits.ofTenant(tenantId).storageBytes,
     defaultBytes: undefined,
   });
+  const searches = new Searches(db);
   const corpus = new Corpus({
+    searches,
     storage,
     db,
     dataDir: dir,
@@ -165,7 +168,7 @@ export function createWorld(
     log: (level, message, fields) => void logged.push(`${level} ${message} ${JSON.stringify(fields ?? {})}`),
   });
   const close = async () => {
-    await corpus.stop();
+    await Promise.all([corpus.stop(), searches.stop()]);
     db.close();
   };
   const remove = async () => {

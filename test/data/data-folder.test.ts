@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { insertCorpus, updateCorpus } from "../../db/corpora.ts";
 import { newId } from "../../db/ids.ts";
-import { type Db, openDb } from "../../db/open.ts";
+import { type Db, openDb, openReader } from "../../db/open.ts";
 import { insertTenant, updateTenant } from "../../db/tenants.ts";
 import { LogTruncation, openData } from "../../gateway/data/data-folder.ts";
 import { until } from "../support/until.ts";
@@ -90,6 +90,27 @@ describe("the log", () => {
     reader.close();
     await until(() => traces("canary").length === 0, "the log is empty");
     truncation.stop();
+  });
+
+  test("is emptied while the readers of this process are held up, and they go on", async () => {
+    const { id } = insertTenant(db, { id: newId("tenant"), name: "canary-tenant", createdAt: 1 });
+    db.truncateLog();
+    const reader = openReader(join(dir, "spangate.db"));
+    reader.client.run("begin");
+    reader.client.query("select count(*) from tenants").get();
+    const order: string[] = [];
+    db.pauseReaders = async () => {
+      reader.client.run("rollback");
+      order.push("paused");
+      return { [Symbol.dispose]: () => void order.push("gone on") };
+    };
+    updateTenant(db, id, { name: "t" });
+    const truncation = new LogTruncation(db, () => undefined, 5);
+    await until(() => traces("canary").length === 0, "the log is empty");
+    await until(() => order.length === 2, "the readers go on");
+    expect(order).toEqual(["paused", "gone on"]);
+    truncation.stop();
+    reader.close();
   });
 
   test("nothing was changed: it is left alone", async () => {

@@ -17,7 +17,7 @@ import {
   removeCorpusFile,
 } from "../../db/corpus-files.ts";
 import { insertFileOnce } from "../../db/files.ts";
-import { insertFragments, peekFragments, removeFragments } from "../../db/fragments.ts";
+import { insertFragments, peekFragments, readHits, removeFragments } from "../../db/fragments.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
@@ -96,8 +96,11 @@ function embedAll(of: VectorModel = model): number {
   return piece.length;
 }
 
-const found = (angle: number, limit = 3, files?: readonly number[]) =>
-  searchVectors(db, corpus.seq, { model, vector: vectorAt(angle), limit }, files).map(({ text }) => Number(text));
+function found(angle: number, limit = 3, files?: readonly number[]): readonly number[] {
+  const hits = searchVectors(db, corpus.seq, { model, vector: vectorAt(angle), limit }, files).map(({ seq }) => seq);
+  const rows = readHits(db, hits);
+  return hits.map((seq) => Number(rows.get(seq)?.text));
+}
 
 describe("searchVectors", () => {
   test("nearest first by cosine, in the files asked for", () => {

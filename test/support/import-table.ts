@@ -103,7 +103,15 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/corpus/files",
     "gateway/extract/protocol.ts",
   ],
-  "gateway/corpus/search": ["db", "worker/contract", "gateway/base", "gateway/corpus/base", "gateway/corpus/ingest"],
+  "gateway/corpus/search": [
+    "places",
+    "db",
+    "worker/contract",
+    "gateway/base",
+    "gateway/threads",
+    "gateway/corpus/base",
+    "gateway/corpus/ingest",
+  ],
   // Web sites and buckets as files: run by the command line, and for the server in a process of its own.
   "gateway/sources": ["gateway/base"],
   "gateway/corpus/sources": [

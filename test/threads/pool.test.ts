@@ -2,6 +2,7 @@ import { afterEach, describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { type TaskRun, TaskTimeout, ThreadPool, type ThreadPoolOptions } from "../../gateway/threads/pool.ts";
+import { errorOf } from "../support/errors.ts";
 import type { TestTasks } from "./test-tasks.ts";
 
 const opened: ThreadPool<TestTasks>[] = [];
@@ -18,12 +19,6 @@ function openPool(bounds: Partial<ThreadPoolOptions> = {}): ThreadPool<TestTasks
 }
 
 const by = (tenantId: string, more: Partial<TaskRun> = {}): TaskRun => ({ tenantId, maxMs: 60_000, ...more });
-/** `expect(…).rejects` would hold the loop, in which the thread's answer comes. */
-const errorOf = (run: Promise<unknown>): Promise<unknown> =>
-  run.then(
-    () => undefined,
-    (error: unknown) => error,
-  );
 const codeOf = (error: unknown) => (error instanceof ApiError ? error.code : error);
 const until = async (condition: () => boolean) => {
   while (!condition()) await Bun.sleep(1);
@@ -147,6 +142,43 @@ describe("a signal", () => {
   test("that is aborted already lets nothing begin", async () => {
     const signal = AbortSignal.abort(new Error("too late"));
     expect(String(await errorOf(openPool().run("double", 1, by("a", { signal }))))).toContain("too late");
+  });
+});
+
+describe("a pause", () => {
+  test("begins when no task runs, and tasks that come meanwhile wait for its end", async () => {
+    const pool = openPool();
+    const order: string[] = [];
+    const note = async (name: string, run: Promise<unknown>) => {
+      await run;
+      order.push(name);
+    };
+    const before = note("before", pool.run("later", 1, by("a")));
+    const pause = pool.pause().then(async (hold) => {
+      order.push("paused");
+      await Bun.sleep(20);
+      order.push("ended");
+      hold();
+    });
+    const meanwhile = note("meanwhile", pool.run("double", 1, by("b")));
+    await Promise.all([before, pause, meanwhile]);
+    expect(order).toEqual(["before", "paused", "ended", "meanwhile"]);
+  });
+
+  test("of one goes on while another's has ended; a pool that is stopped is paused", async () => {
+    const pool = openPool();
+    const [first, second] = await Promise.all([pool.pause(), pool.pause()]);
+    let isDone = false;
+    const run = pool.run("double", 1, by("a")).then(() => {
+      isDone = true;
+    });
+    first();
+    await Bun.sleep(20);
+    expect(isDone).toBe(false);
+    second();
+    await run;
+    await pool.stop();
+    (await pool.pause())();
   });
 });
 

@@ -2,23 +2,21 @@
  * Finds the fragments that answer a question: by how much of its words they hold, or by words and vectors, whose two
  * rankings are fused.
  */
-import { areLive, type CorpusRow, findCorpus } from "../../../db/corpora.ts";
-import { listFileAttributes } from "../../../db/corpus-files.ts";
-import { findFragments, visibleFragmentIds } from "../../../db/fragments.ts";
-import { searchFullText } from "../../../db/fts.ts";
-import type { Hit } from "../../../db/hits.ts";
-import { type CorpusId, parseId, type TenantId } from "../../../db/ids.ts";
+import { type CorpusRow, findCorpus } from "../../../db/corpora.ts";
+import { findFragments, readHits, visibleFragmentIds } from "../../../db/fragments.ts";
+import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
-import { searchVectors } from "../../../db/vectors.ts";
+import type { Attributes, FragmentPage } from "../../../db/schema.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { ApiError } from "../../base/errors.ts";
-import { Pace } from "../../base/pace.ts";
 import { streamSafe } from "../../base/stream-safe.ts";
 import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { CorpusDeps, Reranker } from "../base/ports.ts";
-import type { QueryVector, Vectorizer } from "../ingest/vectorize.ts";
-import { type AttributeFilter, passesFilter } from "./filters.ts";
+import type { Vectorizer } from "../ingest/vectorize.ts";
+import type { AttributeFilter } from "./filters.ts";
+import type { RankedFragment, Rankings } from "./rank.ts";
+import type { Searches } from "./searches.ts";
 
 export interface RetrieveRequest {
   readonly tenantId: TenantId;
@@ -43,6 +41,7 @@ export interface HybridWeights {
 export interface RetrieveDeps {
   readonly db: Db;
   readonly corpora: CorpusService;
+  readonly searches: Pick<Searches, "rank">;
   readonly vectors: Pick<Vectorizer, "queryVector"> | undefined;
   readonly hybridByDefault: boolean;
   readonly reranker?: CorpusDeps["reranker"];
@@ -52,11 +51,18 @@ export interface RetrieveDeps {
 /** A value that is there at once, or a promise of it. */
 export type Awaitable<T> = T | Promise<T>;
 
-export interface RetrievedFragment extends Omit<Hit, "seq"> {
+export interface RetrievedFragment {
+  readonly id: FragmentId;
   readonly corpusId: CorpusId;
+  readonly fileId: FileId;
+  readonly filename: string;
+  readonly attributes: Attributes;
+  readonly text: string;
+  /** Pages of the file that the text stands on; absent where the file has none. */
+  readonly pages?: readonly FragmentPage[];
   /**
    * In 0..1: what the cross-encoder says, where one scored it; else, where words alone are searched, the share of the
-   * question that the fragment holds (`SearchHit.share`), and where vectors are too, the fused rank (see `fuse`).
+   * question that the fragment holds (`WordHit.share`), and where vectors are too, the fused rank (see `fuse`).
    */
   readonly score: number;
   /** The salt of the fragment's corpus; the keys of the fragment's span are made with it. */
@@ -75,14 +81,6 @@ const hybrid: HybridWeights = { embedding: 1, text: 1 };
 const hitsPerResult = 2;
 const minHits = 20;
 
-interface RankedHit extends Hit {
-  readonly corpus: CorpusRow;
-  /** Higher is better. */
-  readonly rank: number;
-  /** Decides between equal ranks. */
-  readonly nextRank: number;
-}
-
 /**
  * Returns fragments, best first. Equal scores are ordered by age, so the same question over the same corpora has the
  * same answer.
@@ -92,115 +90,104 @@ interface RankedHit extends Hit {
 export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
   requireAll(deps.corpora, request);
   const query = streamSafe(request.query.slice(0, corpusLimits.maxQueryChars));
-  const passing = await passingFiles(deps, request);
   const onTokens = (count: number): void => deps.onSearched?.(request.tenantId, count);
   const weights = request.weights ?? (deps.hybridByDefault ? hybrid : byWords);
-  const question = weights.embedding > 0 ? await deps.vectors?.queryVector(query, onTokens) : undefined;
-  if (question === undefined && request.weights !== undefined && weights.embedding > 0) {
+  const vector = weights.embedding > 0 ? await deps.vectors?.queryVector(query, onTokens) : undefined;
+  if (vector === undefined && request.weights !== undefined && weights.embedding > 0) {
     const message = "This server cannot search by vectors.";
     throw new ApiError("unsupported_field", { param: "ranking_options.hybrid_search", message });
   }
-  // The corpora are looked up again: one may have been deleted while the files were filtered and the question embedded.
-  const rows = requireAll(deps.corpora, request);
-  deps.corpora.touch(rows);
+  // The corpora are looked up again: one may have been deleted while the question was embedded.
+  const corpora = requireAll(deps.corpora, request);
+  deps.corpora.touch(corpora);
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
   const reranker = request.rerank === false ? undefined : deps.reranker;
   const wanted = reranker === undefined ? limit : Math.max(limit, corpusLimits.rerankedHits);
-  const seqs = rows.map(({ seq }) => seq);
-  const pace = new Pace();
-  let othersRan = false;
-  const search = {
-    passing,
-    query,
-    goOn: async () => {
-      if (!(await pace.breathe())) return;
-      othersRan = true;
-      // A corpus that was deleted meanwhile has no index any more. Whether the tenant may still see it is asked at the end.
-      if (!areLive(deps.db, seqs)) requireAll(deps.corpora, request);
-    },
-    limit: question === undefined ? wanted : Math.max(minHits, wanted * hitsPerResult),
-  };
-  const words = weights.text > 0 ? await wordHits(deps.db, rows, search) : [];
-  const near = question === undefined ? [] : await vectorHits(deps.db, rows, search, question);
-  const ranked =
-    question === undefined
-      ? words.map((hit) => ({ hit, score: hit.rank }))
-      : fuse([
-          { weight: weights.text, hits: words },
-          { weight: weights.embedding, hits: near },
-        ]);
-  const found = reranker === undefined ? ranked : await scoredAgain(reranker, query, ranked.slice(0, wanted), onTokens);
-  othersRan ||= reranker !== undefined;
-  if (othersRan) requireAll(deps.corpora, request);
-  const ids = found.map(({ hit }) => hit.id);
-  const visible = othersRan ? visibleFragmentIds(deps.db, ids) : undefined;
+  const rankings = await deps.searches.rank(request.tenantId, {
+    ...{ query, vector, byWords: weights.text > 0, filters: request.filters },
+    corpora: corpora.map(({ seq, id }) => ({ seq, id })),
+    limit: vector === undefined ? wanted : Math.max(minHits, wanted * hitsPerResult),
+  });
+  const found = fusedBy(vector === undefined ? byWords : weights, rankings);
   const threshold = request.scoreThreshold ?? 0;
-  return found
-    .filter(({ hit, score }) => score >= threshold && visible?.has(hit.id) !== false)
-    .slice(0, limit)
-    .map(({ hit: { corpus, rank, nextRank, seq, ...hit }, score }) => {
-      return { ...hit, corpusId: corpus.id, salt: deps.corpora.saltOf(corpus), score };
-    });
+  if (reranker === undefined) {
+    const enough = found.filter(({ score }) => score >= threshold);
+    return retrieved(deps.corpora, request, visibleHits(deps.db, enough, limit));
+  }
+  const scored = await scoredAgain(reranker, query, visibleHits(deps.db, found, wanted), onTokens);
+  const visible = visibleFragmentIds(
+    deps.db,
+    scored.map(({ id }) => id),
+  );
+  const enough = scored.filter(({ id, score }) => score >= threshold && visible.has(id));
+  return retrieved(deps.corpora, request, enough.slice(0, limit));
 }
 
-interface ScoredHit {
-  readonly hit: RankedHit;
+interface ScoredFragment {
+  readonly hit: RankedFragment;
   readonly score: number;
+}
+
+interface ScoredHit extends Omit<RetrievedFragment, "corpusId" | "salt"> {
+  readonly corpusSeq: number;
+}
+
+/** Words alone are scored by their shares. */
+function fusedBy(weights: HybridWeights, { words, near }: Rankings): readonly ScoredFragment[] {
+  if (weights.embedding <= 0) return words.map((hit) => ({ hit, score: hit.rank }));
+  return fuse([
+    { weight: weights.text, hits: words },
+    { weight: weights.embedding, hits: near },
+  ]);
+}
+
+/** The texts of the first that are visible: one that was deleted since it was ranked is none. */
+function visibleHits(db: Db, ranked: readonly ScoredFragment[], most: number): readonly ScoredHit[] {
+  const found: ScoredHit[] = [];
+  for (let at = 0; at < ranked.length && found.length < most; at += most) {
+    const piece = ranked.slice(at, at + most);
+    const hits = readHits(
+      db,
+      piece.map(({ hit: { seq } }) => seq),
+    );
+    for (const { hit, score } of piece) {
+      const row = hits.get(hit.seq);
+      if (row === undefined) continue;
+      const { pages, ...named } = row;
+      found.push({ ...named, ...(pages === null ? {} : { pages }), corpusSeq: hit.corpusSeq, score });
+    }
+  }
+  return found.slice(0, most);
 }
 
 /** The hits in the order of the cross-encoder's scores; of equal ones the order stays. */
 async function scoredAgain(
   reranker: Reranker,
   query: string,
-  ranked: readonly ScoredHit[],
+  hits: readonly ScoredHit[],
   onTokens: (count: number) => void,
 ): Promise<readonly ScoredHit[]> {
-  const texts = ranked.map(({ hit }) => hit.text);
-  if (texts.length === 0) return [];
-  const scores = await reranker.rerank(query, texts, onTokens);
-  const found = ranked.map(({ hit }, index) => ({ hit, score: scores[index] ?? 0 }));
+  if (hits.length === 0) return [];
+  const scores = await reranker.rerank(
+    query,
+    hits.map(({ text }) => text),
+    onTokens,
+  );
+  const found = hits.map((hit, index) => ({ ...hit, score: scores[index] ?? 0 }));
   return found.sort((a, b) => b.score - a.score);
 }
 
-const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || b.nextRank - a.nextRank || a.seq - b.seq;
-
-interface CorpusSearch {
-  readonly query: string;
-  readonly limit: number;
-  readonly passing: PassingFiles;
-  /** Yields to other work when the current slice is used up. @throws ApiError not_found */
-  readonly goOn: () => Promise<void>;
-}
-
-async function wordHits(
-  db: Db,
-  corpora: readonly CorpusRow[],
-  { query, limit, passing, goOn }: CorpusSearch,
-): Promise<readonly RankedHit[]> {
-  const found: RankedHit[] = [];
-  for (const corpus of corpora) {
-    const pieces = searchFullText(db, corpus.seq, query, limit, passing?.get(corpus.id));
-    let piece = pieces.next();
-    for (; piece.done !== true; piece = pieces.next()) await goOn();
-    found.push(...piece.value.map(({ share, bm25, ...hit }) => ({ ...hit, corpus, rank: share, nextRank: bm25 })));
-    await goOn();
-  }
-  return found.sort(byRank);
-}
-
-async function vectorHits(
-  db: Db,
-  corpora: readonly CorpusRow[],
-  { limit, passing, goOn }: CorpusSearch,
-  question: QueryVector,
-): Promise<readonly RankedHit[]> {
-  const found: RankedHit[] = [];
-  for (const corpus of corpora) {
-    const hits = searchVectors(db, corpus.seq, { ...question, limit }, passing?.get(corpus.id));
-    found.push(...hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine, nextRank: 0 })));
-    await goOn();
-  }
-  return found.sort(byRank);
+/** The hits with what is true of their corpora now. @throws ApiError not_found, when one of them was deleted meanwhile */
+function retrieved(
+  corpora: CorpusService,
+  request: RetrieveRequest,
+  hits: readonly ScoredHit[],
+): readonly RetrievedFragment[] {
+  const rows = new Map(requireAll(corpora, request).map((corpus) => [corpus.seq, corpus]));
+  return hits.flatMap(({ corpusSeq, ...hit }) => {
+    const corpus = rows.get(corpusSeq);
+    return corpus === undefined ? [] : [{ ...hit, corpusId: corpus.id, salt: corpora.saltOf(corpus) }];
+  });
 }
 
 function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly CorpusRow[] {
@@ -216,30 +203,6 @@ function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly 
     const message = error.code === "not_found" ? "No such vector store." : error.message;
     throw new ApiError(error.code, { param: "vector_store_ids", message });
   }
-}
-
-/** The files of each corpus that match the filter; undefined: all files. */
-type PassingFiles = ReadonlyMap<CorpusId, readonly number[]> | undefined;
-
-const filesPerPiece = 500;
-
-async function passingFiles({ db, corpora }: RetrieveDeps, request: RetrieveRequest): Promise<PassingFiles> {
-  const { filters } = request;
-  if (filters === undefined) return undefined;
-  const pace = new Pace();
-  const passing = new Map<CorpusId, readonly number[]>();
-  for (const { id } of requireAll(corpora, request)) {
-    const seqs: number[] = [];
-    for (let afterSeq = 0; ; ) {
-      const piece = listFileAttributes(db, id, afterSeq, filesPerPiece);
-      for (const { seq, attributes } of piece) if (passesFilter(filters, attributes)) seqs.push(seq);
-      if (piece.length < filesPerPiece) break;
-      afterSeq = piece.at(-1)?.seq ?? afterSeq;
-      await pace.breathe();
-    }
-    passing.set(id, seqs);
-  }
-  return passing;
 }
 
 /**

@@ -1,6 +1,5 @@
-/** What one tenant deletes or searches is done in small pieces, between which everybody else has a turn. */
+/** What one tenant deletes is done in small pieces, between which everybody else has a turn. */
 import { afterEach, beforeEach, describe, expect, mock, spyOn, test } from "bun:test";
-import type { CorpusRow } from "../../../db/corpora.ts";
 import type { TenantId } from "../../../db/ids.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
@@ -118,41 +117,4 @@ test("a large file goes from its store in pieces of a few thousand characters", 
   expect(Math.max(...pieces)).toBeLessThanOrEqual(4_096);
   expect(new Set(removed).size).toBe(removed.length);
   expect(Math.max(...charsByTurn.values())).toBeLessThanOrEqual(4_096);
-});
-
-describe("a search over four stores", () => {
-  const stores: CorpusRow[] = [];
-  const search = () =>
-    world.corpus.retrieve({ tenantId, vectorStoreIds: stores.map(({ id }) => id), query: "heron", maxResults: 8 });
-  beforeEach(async () => {
-    stores.length = 0;
-    for (const name of ["a", "b", "c", "d"]) {
-      const store = world.corpus.corpora.create(tenantId, { name, metadata: {} });
-      await ingestText(world, store, `${name}.txt`, `The heron of ${name} stands in the reeds.`);
-      stores.push(store);
-    }
-  });
-
-  test("lets others run between any two of them", async () => {
-    slowClock();
-    const before = turns;
-    expect(await search()).toHaveLength(4);
-    expect(turns - before).toBeGreaterThanOrEqual(4);
-  });
-
-  test("does not find what was deleted while it ran", async () => {
-    slowClock();
-    const running = search();
-    const [first] = (await world.corpus.corpusFiles.list(stores[0] as CorpusRow, { limit: 1, order: "asc" })).rows;
-    setImmediate(() => world.corpus.files.delete(tenantId, first?.fileId ?? ""));
-    const found = await running;
-    expect(found.map(({ filename }) => filename).sort()).toEqual(["b.txt", "c.txt", "d.txt"]);
-  });
-
-  test("ends when one of them is deleted while it runs", async () => {
-    slowClock();
-    const running = search();
-    setImmediate(() => void world.corpus.corpora.delete(tenantId, stores[3]?.id ?? ""));
-    await expect(running).rejects.toMatchObject({ code: "not_found", param: "vector_store_ids" });
-  });
 });

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:tes
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
 import type { RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
+import { errorOf } from "../../support/errors.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 const count = 60;
@@ -77,7 +78,7 @@ describe("a search with a cross-encoder", () => {
     before = () => {
       throw new ApiError("worker_lost");
     };
-    await expect(ask()).rejects.toMatchObject({ code: "worker_lost" });
+    expect(await errorOf(ask())).toMatchObject({ code: "worker_lost" });
     const [best] = await (async () => {
       before = () => undefined;
       return await ask();
@@ -87,6 +88,6 @@ describe("a search with a cross-encoder", () => {
     expect(found.map(({ id }) => id)).not.toContain(best?.id);
     expect(found).toHaveLength(3);
     before = () => void world.corpus.corpora.delete(tenantId, store.id);
-    await expect(ask()).rejects.toMatchObject({ code: "not_found" });
+    expect(await errorOf(ask())).toMatchObject({ code: "not_found" });
   });
 });

@@ -5,7 +5,6 @@ import type { TenantId } from "../../../db/ids.ts";
 import type { Attributes } from "../../../db/schema.ts";
 import { type AttributeFilter, attributeFilterSchema, passesFilter } from "../../../gateway/corpus/search/filters.ts";
 import type { RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
-import { longestNormalizedRow, manyMarks } from "../../support/normalized.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 let world: World;
@@ -40,10 +39,6 @@ describe("retrieve", () => {
     }
     expect(new Set(hits.map((hit) => hit.salt)).size).toBe(2);
     expect(await ask({ vectorStoreIds: [first.id, second.id] })).toEqual(hits);
-  });
-
-  test("a question of marks that no language has so many of holds nobody up", async () => {
-    expect(await longestNormalizedRow(() => ask({ query: manyMarks(16_000) }))).toBe(30);
   });
 
   test("filters, threshold and the number of results are kept", async () => {
