@@ -18,6 +18,19 @@
  * RoPE; V as it is. Everything native-endian. blockTokens is a power of two up to 256; below 16 blocks are gathered
  * into scratch first (correct, slower).
  *
+ * MX8. MXINT8 of the OCP Microscaling Formats specification 1.0: 32 values of a token and head, dimensions 32 g to
+ * 32 g + 31 of its rotated K or of its V, are int8 numbers times a power of two that they share. A head's block is then
+ *
+ *   { K: int8 [headDim][blockTokens], V: int8 [blockTokens][headDim],
+ *     scales of K: uint8 [headDim / 32][blockTokens], scales of V: uint8 [blockTokens][headDim / 32] }
+ *
+ * A scale of s stands for 2^(s - 133): E8M0's 2^(s - 127), and the 2^-6 that the specification gives int8. s is the
+ * exponent that the largest of the 32 has as a float32, 7 at least; 255 if one of them is infinite or NaN, and all 32
+ * are read as NaN then. Values are rounded to the nearest, ties to even, and none beyond 127 times the power of two: so
+ * none is off by more than 1/128 of the largest of the 32, or by 2^-127 where that is below 2^-120. Values that are
+ * read are exact in float32. Copying tokens and measuring deviations are refused: K that is rotated again would be
+ * rounded again.
+ *
  * STEP. spg_step_begin copies the plan of one step (worker/backend/backend.ts: Batch), checks it once for all
  * layers and prepares cos/sin rows and the work list. Then, per layer, spg_attention writes K and V of every
  * row and attends. Rows of different pieces that see the same tokens of the same blocks are packed: a block is
@@ -56,12 +69,14 @@ enum spg_status {
   SPG_E_POSITION = 12,
   SPG_E_NO_STEP = 13,
   SPG_E_TOKEN_ID = 14,
-  SPG_E_TYPE = 15
+  SPG_E_TYPE = 15,
+  SPG_E_MX8_HEAD = 16,
+  SPG_E_MX8_FIXED = 17
 };
 
 enum spg_isa { SPG_ISA_AUTO = 0, SPG_ISA_REFERENCE = 1, SPG_ISA_AVX2 = 2, SPG_ISA_AVX512 = 3 };
 
-enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2 };
+enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2, SPG_MX8 = 3 };
 
 typedef struct spg_context spg_context;
 typedef struct spg_pool spg_pool;
@@ -74,7 +89,7 @@ typedef struct spg_pool_config {
   int32_t query_heads;     /* a multiple of kv_heads */
   int32_t kv_heads;
   int32_t head_dim;        /* a multiple of 8, at most 256 */
-  int32_t kv_type;         /* spg_type: float32 or float16 */
+  int32_t kv_type;         /* spg_type: float32, float16 or mx8; mx8 takes a head_dim that is a multiple of 32 */
   int32_t rotary_dim;      /* even, at most head_dim; 0: no RoPE */
   int32_t rope_interleaved; /* 0: pairs (i, i + rotary_dim/2) as in Llama and Qwen; 1: pairs (2i, 2i+1) as in GPT-J */
   int32_t max_positions;   /* every chain position is below it */

@@ -85,6 +85,7 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "internal",
     "memory",
     "micro",
+    "mx8",
     "panels",
     "pool",
     "rope_table",

@@ -1,5 +1,6 @@
 /** The worker's configuration: environment -> one frozen object. The gateway's supervisor sets these. */
 import { z } from "zod";
+import { mx8Group } from "./contract/units.ts";
 
 const number = (min: number, max: number) => {
   const error = `must be a number from ${min} to ${max}`;
@@ -16,6 +17,7 @@ const schema = z.object({
     .default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
   SPANGATE_KV_TYPE: z.enum(["float32", "float16"], { error: 'must be "float32" or "float16"' }).optional(),
+  SPANGATE_KV_CODEC: z.enum(["raw", "mx8"], { error: 'must be "raw" or "mx8"' }).default("raw"),
   SPANGATE_KV_POSITIONS: z
     .enum(["deferred", "relocate"], { error: 'must be "deferred" or "relocate"' })
     .default("deferred"),
@@ -51,7 +53,8 @@ export interface WorkerConfig {
   readonly modelFolder: string;
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
-  readonly kvType: "float32" | "float16";
+  /** mx8: float16 rounded further, to 8 bits and a power of two for each 32 (kernels/abi.h). */
+  readonly kvType: "float32" | "float16" | "mx8";
   /** Whether q is rotated to where a span stands, or K moved there (relocation/relocation.ts). */
   readonly kvPositions: "deferred" | "relocate";
   /** undefined: what the device has free. */
@@ -106,6 +109,32 @@ function refuseOnCpu(values: z.infer<typeof schema>): void {
   throw new WorkerSettingError("SPANGATE_KV_HOST_BYTES", `is for GPUs; ${instead}`);
 }
 
+/** What mx8 does not go with. @throws WorkerSettingError */
+function refuseWithMx8(values: z.infer<typeof schema>): void {
+  const refused = (problem: string) => new WorkerSettingError("SPANGATE_KV_CODEC", `mx8 ${problem}`);
+  if (values.SPANGATE_DEVICE !== "cpu") {
+    throw refused(
+      `is for the CPU: ${values.SPANGATE_DEVICE} holds KV in bfloat16; leave it out, or take the device cpu`,
+    );
+  }
+  if (values.SPANGATE_KV_TYPE !== undefined) {
+    throw refused(`takes the place of SPANGATE_KV_TYPE, which is ${values.SPANGATE_KV_TYPE}; leave one of them out`);
+  }
+  if (values.SPANGATE_KV_POSITIONS === "relocate") {
+    const why = "does not go with SPANGATE_KV_POSITIONS relocate, which would round K again at each move";
+    throw refused(`${why}; leave one of them out`);
+  }
+}
+
+/** @throws WorkerSettingError when KV of this many dimensions a head cannot be held as the configuration has it */
+export function assertHeadFits({ kvType }: WorkerConfig, headDim: number): void {
+  if (kvType !== "mx8" || headDim % mx8Group === 0) return;
+  throw new WorkerSettingError(
+    "SPANGATE_KV_CODEC",
+    `mx8 takes heads of a multiple of ${mx8Group} dimensions, and the model's have ${headDim}; leave it out`,
+  );
+}
+
 /** @throws WorkerSettingError naming the variable. */
 export function parseWorkerConfig(env: Record<string, string | undefined>): WorkerConfig {
   const parsed = schema.safeParse(env);
@@ -117,6 +146,8 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
   const cudaIndex = values.SPANGATE_DEVICE === "cpu" ? undefined : Number(values.SPANGATE_DEVICE.slice("cuda:".length));
   if (cudaIndex !== undefined) refuseOnCuda(values);
   else refuseOnCpu(values);
+  const isMx8 = values.SPANGATE_KV_CODEC === "mx8";
+  if (isMx8) refuseWithMx8(values);
   const defaults = stepDefaults[cudaIndex === undefined ? "cpu" : "cuda"];
   const stepTokens = values.SPANGATE_STEP_TOKENS ?? defaults.stepTokens;
   if (stepTokens < values.SPANGATE_MAX_RUNNING) {
@@ -128,7 +159,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     modelFolder: values.SPANGATE_MODEL,
     modelName: values.SPANGATE_MODEL_NAME,
     weightMode: values.SPANGATE_WEIGHTS,
-    kvType: values.SPANGATE_KV_TYPE ?? "float16",
+    kvType: isMx8 ? "mx8" : (values.SPANGATE_KV_TYPE ?? "float16"),
     kvPositions: values.SPANGATE_KV_POSITIONS,
     kvBytes: values.SPANGATE_KV_BYTES,
     hostKvBytes: values.SPANGATE_KV_HOST_BYTES,

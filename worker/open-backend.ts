@@ -1,6 +1,6 @@
 /** The backend that the configuration names, with the model it serves. */
 import type { Backend } from "./backend/backend.ts";
-import type { WorkerConfig } from "./config.ts";
+import { assertHeadFits, type WorkerConfig } from "./config.ts";
 import { type LoadedModel, loadModel } from "./model/load.ts";
 
 export interface OpenBackend {
@@ -29,6 +29,7 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
   const { CpuBackend, numericMode } = await import("./backend/cpu/cpu-backend.ts");
   const mode = modeOf(numericMode(config), config);
   const model = loadModel(config.modelFolder, mode);
+  assertHeadFits(config, model.config.headDim);
   const { kvBytes = cpuKvBytes, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const backend = await CpuBackend.open(model, { ...config, kvBytes, maxRows, maxLogitRows });
   return { backend, model, numericMode: mode, residentKvBytes: () => backend.residentKvBytes() };

@@ -1,6 +1,6 @@
 /** What a start needs, looked at before anything is made: no data folder, no key and no process stays of a start that cannot be. */
 import { programPath } from "../../places/places.ts";
-import { parseWorkerConfig, WorkerSettingError } from "../../worker/config.ts";
+import { assertHeadFits, parseWorkerConfig, type WorkerConfig, WorkerSettingError } from "../../worker/config.ts";
 import { readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
 import { type Config, SettingError } from "../config.ts";
@@ -21,9 +21,14 @@ export async function checkStart(config: Config, env: Environment, ownWorkers: b
 /** @throws SettingError or Error in one sentence for the operator */
 export function checkSettings(config: Config, env: Environment): void {
   traceSettings(env);
+  lookAtWorkers(config, env, () => undefined);
+}
+
+/** Looks at what each worker will be told. @throws SettingError for what is wrong with it */
+function lookAtWorkers(config: Config, env: Environment, look: (worker: WorkerConfig) => void): void {
   for (const device of config.devices) {
     try {
-      parseWorkerConfig(workerEnvironment(config, env, device));
+      look(parseWorkerConfig(workerEnvironment(config, env, device)));
     } catch (error) {
       if (error instanceof WorkerSettingError) throw new SettingError(error.variable, error.problem);
       throw error;
@@ -43,7 +48,8 @@ export function checkModels(config: Config, env: Environment): void {
     const problem = given ? modelFolderProblem(given, kind) : undefined;
     if (problem !== undefined) throw new SettingError(variable, problem);
   }
-  readModel(config.modelDir);
+  const { headDim } = readModel(config.modelDir).config;
+  lookAtWorkers(config, env, (worker) => assertHeadFits(worker, headDim));
 }
 
 /** Asks the driver for the devices that the workers will take. @throws Error in one sentence for the operator */

@@ -2,7 +2,7 @@
 import type { z } from "zod";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { ApiError } from "../base/errors.ts";
-import { childrenOf, type Query } from "../query/ir.ts";
+import { childrenOf, type GenerateOptions, type Query } from "../query/ir.ts";
 import { requireModel } from "./params.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";
 
@@ -42,14 +42,22 @@ export function checkQuery(root: Query, card: ModelCard, filters: z.ZodType): vo
   const visit = (query: Query, path: string): void => {
     if (seen.has(query)) return;
     seen.add(query);
-    if (query.kind === "generate") requireModel(card, query.options.model, `${path}.g.model`);
-    if (query.kind === "map") requireModel(card, query.options.model, `${path}.map.metadata.model`);
+    if (query.kind === "generate") checkOptions(query.options, card, `${path}.g`);
+    if (query.kind === "map") checkOptions(query.options, card, `${path}.map.metadata`);
     if (query.kind === "retrieve" && query.filters !== undefined) {
       checkFilters(query.filters, filters, `${path}.retrieve.filters`);
     }
     for (const [step, child] of childrenOf(query)) visit(child, path + step);
   };
   visit(root, "$");
+}
+
+function checkOptions({ model, reuse }: GenerateOptions, card: ModelCard, path: string): void {
+  requireModel(card, model, `${path}.model`);
+  if (reuse !== "blend" || card.blends !== false) return;
+  const param = `${path}.reuse`;
+  const why = "this server holds KV in mx8 (SPANGATE_KV_CODEC), where nothing is blended";
+  throw new ApiError("invalid_value", { message: `${param}: ${why}; leave it out, or write "exact".`, param });
 }
 
 function checkFilters(value: unknown, schema: z.ZodType, path: string): void {

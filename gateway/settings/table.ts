@@ -208,6 +208,12 @@ export const workerSettings = {
     meaning:
       "or `float32`: twice the KV memory; all arithmetic is float32 either way. On the CPU alone; a GPU holds bfloat16",
   },
+  SPANGATE_KV_CODEC: {
+    value: "CODEC",
+    byDefault: "`raw`",
+    meaning:
+      'or `mx8`: KV is rounded to 8 bits when it is computed, 32 values sharing a power of two: 0.52 of the bytes of `float16`, in memory and in files. On the CPU alone, for heads of a multiple of 32 dimensions; not with `relocate` or `"reuse": "blend"`',
+  },
   SPANGATE_KV_POSITIONS: {
     value: "MODE",
     byDefault: "`deferred`",

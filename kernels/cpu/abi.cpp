@@ -82,6 +82,8 @@ const char *spg_strerror(int32_t status) {
     case SPG_E_NO_STEP: return "no step has begun";
     case SPG_E_TOKEN_ID: return "a token id is not in the table";
     case SPG_E_TYPE: return "unknown element type";
+    case SPG_E_MX8_HEAD: return "KV in mx8 needs a head size that is a multiple of 32";
+    case SPG_E_MX8_FIXED: return "KV in mx8 stays where it is: tokens are neither copied nor compared";
     default: return "unknown status";
   }
 }
@@ -210,6 +212,7 @@ int32_t spg_attention(spg_pool *pool, int32_t layer, const float *qkv, int32_t q
 int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
                         const int32_t *deltas, int32_t token_count) {
   if (!pool) return SPG_E_NULL;
+  if (is_mx8(pool->view)) return SPG_E_MX8_FIXED;
   const TokenCopies copies{source_slots, target_slots, deltas, token_count};
   try {
     const int32_t status = check_copies(copies, pool->view, pool->step);
@@ -225,6 +228,7 @@ int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, int32_t 
   const int32_t status = check_layer(pool, layer, qkv, qkv_stride);
   if (status != SPG_OK) return status;
   if (!out) return SPG_E_NULL;
+  if (is_mx8(pool->view)) return SPG_E_MX8_FIXED;
   const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), nullptr, k_norm, out};
   run_deviations(*pool, call);
   return SPG_OK;

@@ -89,8 +89,8 @@ inline void widen(const T *from, size_t count, float *to) {
 }
 
 /*
- * Copies a section into float32 panels: needed for blocks below 16 tokens, and faster for float16 that many queries
- * share.
+ * Copies a section into float32 panels: needed for blocks below 16 tokens, and faster for float16 and mx8 that many
+ * queries share.
  */
 template <class T>
 void stage(const PoolView &pool, const StepView &step, const Section &section, int layer, int kvHead, int endToken,
@@ -105,11 +105,17 @@ void stage(const PoolView &pool, const StepView &step, const Section &section, i
     float *values = scratch.values + static_cast<size_t>(panel) * pool.headDim * kPanelTokens;
     panels.keys[panel] = keys;
     panels.values[panel] = values;
-    for (int d = 0; d < pool.headDim; d++) {
-      widen(head + static_cast<size_t>(d) * pool.blockTokens + inBlock, run, keys + d * kPanelTokens + column);
+    values += static_cast<size_t>(column) * pool.headDim;
+    if constexpr (sizeof(T) == sizeof(Mx8)) {
+      decode_keys(pool, head, inBlock, run, keys + column);
+      decode_values(pool, head, inBlock, run, values);
+    } else {
+      for (int d = 0; d < pool.headDim; d++) {
+        widen(head + static_cast<size_t>(d) * pool.blockTokens + inBlock, run, keys + d * kPanelTokens + column);
+      }
+      widen(head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + inBlock),
+            static_cast<size_t>(run) * pool.headDim, values);
     }
-    widen(head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + inBlock),
-          static_cast<size_t>(run) * pool.headDim, values + static_cast<size_t>(column) * pool.headDim);
   }
 }
 
@@ -189,9 +195,9 @@ void attend_section(const PoolView &pool, const Window &window, const Panels<T> 
     }
     const Ahead ahead{panels.valuesAhead, m, micros};
     if (m == 0 || !How::kStages) {
-      weigh(How(), m, ValuePanels<T>{panels.values, ahead, pool.headDim, scratch.values});
+      weigh(How(), m, ValuePanels<T>{panels.values, panels.valueScales, ahead, pool.headDim, scratch.values});
     } else {
-      weigh(Plain(), m, ValuePanels<float>{stagedValues, ahead, pool.headDim, nullptr});
+      weigh(Plain(), m, ValuePanels<float>{stagedValues, nullptr, ahead, pool.headDim, nullptr});
     }
   }
 }

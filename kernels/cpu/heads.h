@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "mx8.h"
 #include "vector.h"
 
 namespace {
@@ -90,10 +91,10 @@ void write_rows(const PoolView &pool, const StepView &step, const LayerCall &cal
       rotate_head(pool, rotated, rope_row(pool, call.layer, step.positions[row]), rotated);
       const int block = step.slots[row] / pool.blockTokens, offset = step.slots[row] % pool.blockTokens;
       unsigned char *head = spg::head_data(pool, call.layer, block, kvHead);
-      if (pool.elementBytes == 4) {
-        write_head<float>(pool, rotated, v, head, offset);
-      } else {
-        write_head<Half>(pool, rotated, v, head, offset);
+      switch (pool.elementBytes) {
+        case 4: write_head<float>(pool, rotated, v, head, offset); break;
+        case 2: write_head<Half>(pool, rotated, v, head, offset); break;
+        default: encode_head(pool, rotated, v, head, offset);
       }
     }
   }

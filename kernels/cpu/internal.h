@@ -26,13 +26,17 @@ constexpr int kMaxHeadDim = 256;
 /* The greatest finite float16. Larger values are stored as this, so that one outlier does not become infinite. */
 constexpr float kMaxHalf = 65504;
 constexpr int kMaxQueryGroup = 256;
+/* mx8: dimensions that share a scale, the least scale, and the one that says NaN (abi.h). */
+constexpr int kMx8Group = 32, kMx8LeastScale = 7, kMx8NanScale = 255;
+/* mx8: a scale of s stands for 2^(s - kMx8Bias). */
+constexpr int kMx8Bias = 133;
 
 /* The geometry and memory of one pool. */
 struct PoolView {
   int layers, blocks, blockTokens;
   int queryHeads, kvHeads, group, headDim;
   int rotaryDim, interleaved, maxPositions;
-  int elementBytes; /* 4: float32, 2: float16 */
+  int elementBytes; /* 4: float32, 2: float16, 1: mx8 */
   int packing;      /* 0: no item has members of several pieces */
   float softmaxScale, ropeFactor, normEps;
   unsigned char *data;
@@ -95,6 +99,21 @@ struct StepView {
 static inline unsigned char *head_data(const PoolView &pool, int layer, int block, int kvHead) {
   return pool.data + static_cast<size_t>(layer) * pool.layerBytes + static_cast<size_t>(block) * pool.blockBytes +
          static_cast<size_t>(kvHead) * pool.headBytes;
+}
+
+static inline bool is_mx8(const PoolView &pool) {
+  return pool.elementBytes == 1;
+}
+
+/* mx8: the scales of a token's K begin here, a row of blockTokens later for each group of dimensions. */
+static inline size_t key_scales_at(const PoolView &pool, int token) {
+  return static_cast<size_t>(2) * pool.headDim * pool.blockTokens + token;
+}
+
+/* mx8: the scales of a token's V, one after the other. */
+static inline size_t value_scales_at(const PoolView &pool, int token) {
+  const size_t groups = pool.headDim / kMx8Group;
+  return static_cast<size_t>(2) * pool.headDim * pool.blockTokens + groups * (pool.blockTokens + token);
 }
 
 /* How many rows of a piece one tile takes, and how many query vectors that makes. */

@@ -81,14 +81,14 @@ template <class T>
 void run_in_pool(const Task &task, const Section &section, const Section *next, const Window &window) {
   Panels<T> panels;
   const int endPanel = end_panel(window), layer = task.call.layer;
-  constexpr bool kIsHalf = sizeof(T) == sizeof(Half);
+  constexpr bool kIsNarrow = sizeof(T) < sizeof(float);
   point_at_pool(task.pool, task.step, section, layer, task.kvHead, endPanel, panels);
   if (query_count(window) <= kMicroQueries) {
     look_ahead(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
     return attend_section<Reading<sizeof(T), false, false>>(task.pool, window, panels, task.scratch);
   }
   look_to_next<T>(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
-  attend_section<Reading<sizeof(T), true, kIsHalf>>(task.pool, window, panels, task.scratch);
+  attend_section<Reading<sizeof(T), true, kIsNarrow>>(task.pool, window, panels, task.scratch);
 }
 
 /* Reads a float32 copy of K and V. */
@@ -101,15 +101,24 @@ void run_staged(const Task &task, const Section &section, const Window &window) 
   attend_section<Reading<0, false, false>>(task.pool, window, panels, task.scratch);
 }
 
-void run_section(const Task &task, const Section &section, const Section *next, const Window &window) {
+template <class T>
+void run_section_of(const Task &task, const Section &section, const Section *next, const Window &window) {
   const bool tiny = task.pool.blockTokens < kPanelTokens, shared = query_count(window) > kMicroQueries;
-  if (task.pool.elementBytes == 4) {
-    tiny ? run_staged<float>(task, section, window) : run_in_pool<float>(task, section, next, window);
+  if (sizeof(T) == sizeof(float)) {
+    tiny ? run_staged<T>(task, section, window) : run_in_pool<T>(task, section, next, window);
   } else {
     /* The first queries cannot copy for all if later ones see more, or if vectors reach into the next token. */
     const bool reaches = task.pool.headDim != spg::padded_dim(task.pool);
     const bool copies = tiny || (shared && (window.causal || reaches));
-    copies ? run_staged<Half>(task, section, window) : run_in_pool<Half>(task, section, next, window);
+    copies ? run_staged<T>(task, section, window) : run_in_pool<T>(task, section, next, window);
+  }
+}
+
+void run_section(const Task &task, const Section &section, const Section *next, const Window &window) {
+  switch (task.pool.elementBytes) {
+    case 4: return run_section_of<float>(task, section, next, window);
+    case 2: return run_section_of<Half>(task, section, next, window);
+    default: return run_section_of<Mx8>(task, section, next, window);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "internal.h"
+#include "mx8.h"
 #include "vector.h"
 
 namespace {
@@ -50,6 +51,8 @@ struct KeyPanels {
 template <class T>
 struct ValuePanels {
   const T *const *panels;
+  /* mx8: the scales of a panel's tokens, [16][headDim / 32]. */
+  const uint8_t *const *scales;
   Ahead ahead;
   int headDim;
   float *staged; /* [token][headDim] */
@@ -80,15 +83,17 @@ __attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &
   for (int r = 0; r < R; r++) {
     for (int v = 0; v < kVectors; v++) sum[r][v] = zero();
   }
+  KeyScales<T, kVectors> scales;
   int wait = k.ahead.reader;
   for (int d = 0; d < headDim; d++) {
+    scales.ready(panel, 2 * headDim, d, stride);
     if (How::kAhead && d * kRowBytes % kLineBytes == 0 && (!How::kAlternates || wait-- == 0)) {
       for (int p = 0; p < P; p++) fetch<kLineBytes>(ahead[p] + d * kRowBytes);
       wait = k.ahead.readers - 1;
     }
     Vec key[kVectors];
     for (int v = 0; v < kVectors; v++) {
-      key[v] = load(panel[v / kPanelVectors] + d * stride + (v % kPanelVectors) * kLanes);
+      key[v] = scales.apply(v, load(panel[v / kPanelVectors] + d * stride + (v % kPanelVectors) * kLanes));
       if (How::kStages) {
         const size_t at = static_cast<size_t>(firstPanel + v / kPanelVectors) * headDim + d;
         store(k.staged + at * spg::kPanelTokens + (v % kPanelVectors) * kLanes, key[v]);
@@ -136,14 +141,15 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
     const size_t skipped = (t % spg::kPanelTokens) * headDim + dim;
     const T *row = v.panels[panel] + skipped;
     const char *ahead = How::kAhead ? v.ahead.panels[panel] + skipped * How::kAhead : nullptr;
-    for (; t < stop; t++, row += headDim, ahead += headDim * How::kAhead) {
+    ValueScales<T> scales(v.scales, panel, t % spg::kPanelTokens, dim, v.headDim);
+    for (; t < stop; t++, row += headDim, ahead += headDim * How::kAhead, scales.next()) {
       if (How::kAhead && (!How::kAlternates || wait-- == 0)) {
         fetch<N * kLanes * How::kAhead>(ahead);
         wait = v.ahead.readers - 1;
       }
       Vec value[N];
       for (int n = 0; n < N; n++) {
-        value[n] = load(row + n * kLanes);
+        value[n] = scales.apply(n * kLanes, load(row + n * kLanes));
         if (How::kStages) store(v.staged + t * headDim + dim + n * kLanes, value[n]);
       }
       for (int r = 0; r < R; r++) {

@@ -3,6 +3,7 @@
 #define SPANGATE_KERNELS_PANELS_H
 
 #include "internal.h"
+#include "mx8.h"
 #include "vector.h"
 
 namespace {
@@ -21,6 +22,8 @@ inline int panels_of(int tokens) {
 template <class T>
 struct Panels {
   const T *keys[kSectionPanels], *values[kSectionPanels];
+  /* mx8: the scales of the values; those of the keys are rows behind the keys (mx8.h). */
+  const uint8_t *valueScales[kSectionPanels];
   /* What to fetch into the cache while a panel is read. */
   const char *keysAhead[kSectionPanels], *valuesAhead[kSectionPanels];
   size_t keyStride;
@@ -42,6 +45,13 @@ void point_at_pool(const PoolView &pool, const StepView &step, const Section &se
     const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
     panels.keys[p] = head + token;
     panels.values[p] = head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + token);
+    if (spg::is_mx8(pool)) {
+      const uint8_t *bytes = reinterpret_cast<const uint8_t *>(head);
+      panels.valueScales[p] = bytes + spg::value_scales_at(pool, token);
+      /* The fetching ahead, below, knows of the numbers alone. */
+      __builtin_prefetch(bytes + spg::key_scales_at(pool, token));
+      __builtin_prefetch(panels.valueScales[p]);
+    }
   }
 }
 

@@ -31,7 +31,8 @@ bool shape_allowed(const spg_pool_config &c) {
 
 int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   if (!shape_allowed(c)) return SPG_E_SHAPE;
-  if (c.kv_type != SPG_FLOAT32 && c.kv_type != SPG_FLOAT16) return SPG_E_TYPE;
+  if (c.kv_type != SPG_FLOAT32 && c.kv_type != SPG_FLOAT16 && c.kv_type != SPG_MX8) return SPG_E_TYPE;
+  if (c.kv_type == SPG_MX8 && c.head_dim % kMx8Group != 0) return SPG_E_MX8_HEAD;
   view = PoolView{};
   view.layers = c.layer_count;
   view.blocks = c.block_count;
@@ -44,11 +45,12 @@ int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   view.interleaved = c.rope_interleaved;
   view.packing = c.packing;
   view.maxPositions = c.max_positions;
-  view.elementBytes = c.kv_type == SPG_FLOAT32 ? 4 : 2;
+  view.elementBytes = c.kv_type == SPG_FLOAT32 ? 4 : c.kv_type == SPG_FLOAT16 ? 2 : 1;
   view.softmaxScale = c.softmax_scale;
   view.ropeFactor = c.rope_factor;
   view.normEps = c.norm_eps;
   view.headBytes = static_cast<size_t>(2) * c.head_dim * c.block_tokens * view.elementBytes;
+  if (is_mx8(view)) view.headBytes += view.headBytes / kMx8Group;
   view.blockBytes = view.headBytes * c.kv_heads;
   view.layerBytes = view.blockBytes * c.block_count;
   /*

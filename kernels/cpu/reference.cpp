@@ -38,28 +38,6 @@ uint16_t float_to_half(double value) {
   return sign | static_cast<uint16_t>(steps + (exponent + 14) * 1024);
 }
 
-double load(const PoolView &pool, const unsigned char *base, size_t index) {
-  if (pool.elementBytes == 4) {
-    float value;
-    memcpy(&value, base + index * 4, 4);
-    return value;
-  }
-  uint16_t bits;
-  memcpy(&bits, base + index * 2, 2);
-  return half_to_float(bits);
-}
-
-void store(const PoolView &pool, unsigned char *base, size_t index, double value) {
-  if (pool.elementBytes == 4) {
-    const float rounded = static_cast<float>(value);
-    memcpy(base + index * 4, &rounded, 4);
-  } else {
-    /* Rounds to float32 first: the fast kernels hold that precision before they store. */
-    const uint16_t bits = float_to_half(static_cast<float>(value));
-    memcpy(base + index * 2, &bits, 2);
-  }
-}
-
 struct TokenPlace {
   unsigned char *head;
   int offset;
@@ -69,12 +47,75 @@ TokenPlace place(const PoolView &pool, int layer, int kvHead, int slot) {
   return {head_data(pool, layer, slot / pool.blockTokens, kvHead), slot % pool.blockTokens};
 }
 
-size_t k_index(const PoolView &pool, int dim, int offset) {
-  return static_cast<size_t>(dim) * pool.blockTokens + offset;
+/* Which of a token's numbers in a head are meant. */
+enum class Part { kKey, kValue };
+
+size_t index_of(const PoolView &pool, Part part, int dim, int offset) {
+  if (part == Part::kKey) return static_cast<size_t>(dim) * pool.blockTokens + offset;
+  return static_cast<size_t>(pool.headDim) * pool.blockTokens + static_cast<size_t>(offset) * pool.headDim + dim;
 }
 
-size_t v_index(const PoolView &pool, int dim, int offset) {
-  return static_cast<size_t>(pool.headDim) * pool.blockTokens + static_cast<size_t>(offset) * pool.headDim + dim;
+/* mx8: the byte that holds the scale of a group of 32 dimensions. */
+size_t scale_at(const PoolView &pool, Part part, int group, int offset) {
+  const size_t groups = pool.headDim / 32, numbers = static_cast<size_t>(2) * pool.headDim * pool.blockTokens;
+  if (part == Part::kKey) return numbers + static_cast<size_t>(group) * pool.blockTokens + offset;
+  return numbers + groups * pool.blockTokens + groups * offset + group;
+}
+
+double load(const PoolView &pool, const TokenPlace &at, Part part, int dim) {
+  const size_t index = index_of(pool, part, dim, at.offset);
+  if (pool.elementBytes == 4) {
+    float value;
+    memcpy(&value, at.head + index * 4, 4);
+    return value;
+  }
+  if (is_mx8(pool)) {
+    const int scale = at.head[scale_at(pool, part, dim / 32, at.offset)];
+    if (scale == 255) return NAN;
+    return scale < 7 ? 0 : ldexp(static_cast<int8_t>(at.head[index]), scale - 133);
+  }
+  uint16_t bits;
+  memcpy(&bits, at.head + index * 2, 2);
+  return half_to_float(bits);
+}
+
+/* Stores dimensions [first, first + 32) in mx8. */
+void store_group(const PoolView &pool, const TokenPlace &at, Part part, int first, const float *values) {
+  double greatest = 0;
+  bool isFinite = true;
+  for (int i = 0; i < 32; i++) {
+    isFinite = isFinite && isfinite(values[i]);
+    greatest = fmax(greatest, fabs(values[i]));
+  }
+  const int scale = !isFinite ? 255 : greatest < ldexp(1, -120) ? 7 : ilogb(greatest) + 127;
+  at.head[scale_at(pool, part, first / 32, at.offset)] = static_cast<unsigned char>(scale);
+  for (int i = 0; i < 32; i++) {
+    const double steps = isFinite ? nearbyint(ldexp(values[i], 133 - scale)) : 0;
+    const double number = fmin(fmax(steps, -127), 127);
+    at.head[index_of(pool, part, first + i, at.offset)] = static_cast<unsigned char>(static_cast<int8_t>(number));
+  }
+}
+
+/* Rounds to float32 first: the fast kernels hold that precision before they store. */
+void store(const PoolView &pool, const TokenPlace &at, Part part, const Vector &vector) {
+  const std::vector<float> values(vector.begin(), vector.end());
+  for (int d = 0; d < pool.headDim; d++) {
+    const size_t index = index_of(pool, part, d, at.offset);
+    if (pool.elementBytes == 4) {
+      memcpy(at.head + index * 4, &values[d], 4);
+    } else if (!is_mx8(pool)) {
+      const uint16_t bits = float_to_half(values[d]);
+      memcpy(at.head + index * 2, &bits, 2);
+    } else if (d % 32 == 0) {
+      store_group(pool, at, part, d, &values[d]);
+    }
+  }
+}
+
+Vector load_all(const PoolView &pool, const TokenPlace &at, Part part) {
+  Vector values(pool.headDim);
+  for (int d = 0; d < pool.headDim; d++) values[d] = load(pool, at, part, d);
+  return values;
 }
 
 Vector normalised(const PoolView &pool, const float *head, const float *weight) {
@@ -121,7 +162,7 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
       const int slot = block * pool.blockTokens + token % pool.blockTokens;
       const TokenPlace at = place(pool, call.layer, kvHead, slot);
       double dot = 0;
-      for (int d = 0; d < pool.headDim; d++) dot += rotated[d] * load(pool, at.head, k_index(pool, d, at.offset));
+      for (int d = 0; d < pool.headDim; d++) dot += rotated[d] * load(pool, at, Part::kKey, d);
       scores.push_back(dot * pool.softmaxScale);
       slots.push_back(slot);
     }
@@ -133,7 +174,7 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
     const double weight = exp(scores[t] - greatest);
     const TokenPlace at = place(pool, call.layer, kvHead, slots[t]);
     sum += weight;
-    for (int d = 0; d < pool.headDim; d++) out[d] += weight * load(pool, at.head, v_index(pool, d, at.offset));
+    for (int d = 0; d < pool.headDim; d++) out[d] += weight * load(pool, at, Part::kValue, d);
   }
   float *target = call.out + (static_cast<size_t>(row) * pool.queryHeads + head) * pool.headDim;
   for (int d = 0; d < pool.headDim; d++) target[d] = static_cast<float>(out[d] / sum);
@@ -149,8 +190,8 @@ void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call)
       Vector rotated = normalised(pool, k, call.kNorm);
       rotate(pool, call.layer, rotated, step.positions[row], pool.ropeFactor);
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
-      for (int d = 0; d < pool.headDim; d++) store(pool, at.head, k_index(pool, d, at.offset), rotated[d]);
-      for (int d = 0; d < pool.headDim; d++) store(pool, at.head, v_index(pool, d, at.offset), v[d]);
+      store(pool, at, Part::kKey, rotated);
+      store(pool, at, Part::kValue, Vector(v, v + pool.headDim));
     }
   }
 }
@@ -164,18 +205,15 @@ void attend(const PoolView &pool, const StepView &step, const LayerCall &call) {
 }
 
 void copy_tokens(const PoolView &pool, const TokenCopies &copies) {
-  Vector column(pool.headDim);
   for (int i = 0; i < copies.count; i++) {
     for (int head = 0; head < pool.layers * pool.kvHeads; head++) {
       const int layer = head / pool.kvHeads, kvHead = head % pool.kvHeads;
       const TokenPlace from = place(pool, layer, kvHead, copies.sourceSlots[i]);
       const TokenPlace to = place(pool, layer, kvHead, copies.targetSlots[i]);
-      for (int d = 0; d < pool.headDim; d++) column[d] = load(pool, from.head, k_index(pool, d, from.offset));
-      rotate(pool, layer, column, copies.deltas[i], 1);
-      for (int d = 0; d < pool.headDim; d++) store(pool, to.head, k_index(pool, d, to.offset), column[d]);
-      for (int d = 0; d < pool.headDim; d++) {
-        store(pool, to.head, v_index(pool, d, to.offset), load(pool, from.head, v_index(pool, d, from.offset)));
-      }
+      Vector key = load_all(pool, from, Part::kKey);
+      rotate(pool, layer, key, copies.deltas[i], 1);
+      store(pool, to, Part::kKey, key);
+      store(pool, to, Part::kValue, load_all(pool, from, Part::kValue));
     }
   }
 }
@@ -190,8 +228,8 @@ void deviations(const PoolView &pool, const StepView &step, const LayerCall &cal
       rotate(pool, call.layer, rotated, step.positions[row], pool.ropeFactor);
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
       for (int d = 0; d < pool.headDim; d++) {
-        const double inKey = rotated[d] - load(pool, at.head, k_index(pool, d, at.offset));
-        const double inValue = v[d] - load(pool, at.head, v_index(pool, d, at.offset));
+        const double inKey = rotated[d] - load(pool, at, Part::kKey, d);
+        const double inValue = v[d] - load(pool, at, Part::kValue, d);
         sum += inKey * inKey + inValue * inValue;
       }
     }

@@ -6,6 +6,7 @@
 #define SPANGATE_KERNELS_VECTOR_H
 
 #include <immintrin.h>
+#include <math.h>
 #include <stdint.h>
 
 #include "internal.h"
@@ -13,6 +14,10 @@
 namespace {
 
 typedef uint16_t Half;
+/* A number of mx8, without its scale. */
+typedef int8_t Mx8;
+/* A float32 whose exponent has the bits s - kMx8Shift is 2^(s - kMx8Bias). */
+constexpr int kMx8Shift = spg::kMx8Bias - 127;
 
 #if defined(__AVX512F__)
 
@@ -25,6 +30,29 @@ inline Vec zero() { return _mm512_setzero_ps(); }
 inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
 inline Vec load(const float *p) { return _mm512_loadu_ps(p); }
 inline Vec load(const Half *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
+inline Vec load(const Mx8 *p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+}
+/* Powers of two of as many scales: their exponent is put where a float32 has it. */
+inline Vec load_scales(const uint8_t *p) {
+  const __m512i scales = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+  const __m512i shifted = _mm512_sub_epi32(scales, _mm512_set1_epi32(kMx8Shift));
+  const __m512i exponents = _mm512_max_epi32(shifted, _mm512_setzero_si512());
+  const __mmask16 isNan = _mm512_cmpeq_epi32_mask(scales, _mm512_set1_epi32(spg::kMx8NanScale));
+  return _mm512_mask_mov_ps(_mm512_castsi512_ps(_mm512_slli_epi32(exponents, 23)), isNan, _mm512_set1_ps(NAN));
+}
+/* The greatest bits of an absolute value. An infinity has more than all numbers, NaN more still. */
+inline int32_t greatest_bits(Vec a, Vec b) {
+  const __m512i sign = _mm512_set1_epi32(0x7fffffff);
+  const __m512i x = _mm512_and_si512(_mm512_castps_si512(a), sign), y = _mm512_and_si512(_mm512_castps_si512(b), sign);
+  return _mm512_reduce_max_epi32(_mm512_max_epi32(x, y));
+}
+/* Rounds to nearest, ties to even, within +-127. */
+inline void store(Mx8 *p, Vec x) {
+  const __m512i limit = _mm512_set1_epi32(127);
+  const __m512i rounded = _mm512_max_epi32(_mm512_set1_epi32(-127), _mm512_min_epi32(limit, _mm512_cvtps_epi32(x)));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(rounded));
+}
 inline void store(float *p, Vec x) { _mm512_storeu_ps(p, x); }
 inline void store(Half *p, Vec x) {
   const Vec limit = _mm512_set1_ps(spg::kMaxHalf);
@@ -67,6 +95,30 @@ inline Vec zero() { return _mm256_setzero_ps(); }
 inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec load(const float *p) { return _mm256_loadu_ps(p); }
 inline Vec load(const Half *p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
+inline Vec load(const Mx8 *p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+}
+inline Vec load_scales(const uint8_t *p) {
+  const __m256i scales = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+  const __m256i shifted = _mm256_sub_epi32(scales, _mm256_set1_epi32(kMx8Shift));
+  const __m256i exponents = _mm256_max_epi32(shifted, _mm256_setzero_si256());
+  const __m256 isNan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(scales, _mm256_set1_epi32(spg::kMx8NanScale)));
+  return _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_slli_epi32(exponents, 23)), _mm256_set1_ps(NAN), isNan);
+}
+inline int32_t greatest_bits(Vec a, Vec b) {
+  const __m256i sign = _mm256_set1_epi32(0x7fffffff);
+  const __m256i x = _mm256_and_si256(_mm256_castps_si256(a), sign), y = _mm256_and_si256(_mm256_castps_si256(b), sign);
+  const __m256i eight = _mm256_max_epi32(x, y);
+  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
+inline void store(Mx8 *p, Vec x) {
+  const __m256i limit = _mm256_set1_epi32(127);
+  const __m256i rounded = _mm256_max_epi32(_mm256_set1_epi32(-127), _mm256_min_epi32(limit, _mm256_cvtps_epi32(x)));
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i *>(p), _mm_packs_epi16(words, words));
+}
 inline void store(float *p, Vec x) { _mm256_storeu_ps(p, x); }
 inline void store(Half *p, Vec x) {
   const Vec limit = _mm256_set1_ps(spg::kMaxHalf);

@@ -88,6 +88,26 @@ describe.each(["float32", "int8"] as const)("weights in %s", (weightMode) => {
   });
 });
 
+test("KV in mx8 is another numeric mode, of logits that lie near", async () => {
+  const folder = writeModelFolder({ ...tinyConfig, head_dim: 32 });
+  const answers = new Map<string, { digest: string; backend: CpuBackend; logits: Float32Array }>();
+  for (const kvType of ["float32", "float16", "mx8"] as const) {
+    const chosen = { ...options, kvType };
+    const model = loadModel(folder, numericMode(chosen));
+    const backend = await CpuBackend.open(model, chosen);
+    const logits = (await backend.forward(piece(0, 40, 0, [39]))).slice();
+    answers.set(kvType, { digest: model.digest, backend, logits });
+  }
+  const [wide, half, mx8] = [...answers.values()];
+  expect(new Set([wide.digest, half.digest, mx8.digest]).size).toBe(3);
+  expect(maxDifference(mx8.logits, wide.logits)).toBeGreaterThan(2 * maxDifference(half.logits, wide.logits));
+  expect(maxDifference(mx8.logits, wide.logits)).toBeLessThan(0.05);
+  expect([half.backend.shape.blends, mx8.backend.shape.blends]).toEqual([undefined, false]);
+  expect(mx8.backend.shape.blockCount / half.backend.shape.blockCount).toBeGreaterThan(1.9);
+  await expect(mx8.backend.deviations(piece(0, 40, 0, []))).rejects.toThrow("KV in mx8 stays where it is");
+  for (const { backend } of answers.values()) await backend.dispose();
+});
+
 test("a pool too small for one block, or greater than the machine's memory, is refused", async () => {
   const model = loadModel(writeModelFolder(tinyConfig), "float32");
   const open = (kvBytes: number) => CpuBackend.open(model, { ...options, kvBytes });

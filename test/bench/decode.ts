@@ -11,6 +11,7 @@ import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { kvOption, kvSettings } from "./support/kv.ts";
 import { figure, median } from "./support/stats.ts";
 import { chainPlan, greedyParams } from "./support/worker.ts";
 
@@ -83,6 +84,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
     ...process.env,
     SPANGATE_MODEL: option("model") ?? demoModelFolder,
     SPANGATE_WEIGHTS: weights,
+    ...kvSettings(option("kv")),
   });
   const mode = numericMode(config);
   const model = loadModel(config.modelFolder, mode);
@@ -120,6 +122,6 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const decodeBench: Bench = {
   name: "decode",
   summary: "A decode step against its ONNX segments alone, batch 1 and 8",
-  options: { model: "DIR  model folder (the demo model)", weights: "float32 | int8" },
+  options: { model: "DIR  model folder (the demo model)", weights: "float32 | int8", kv: kvOption },
   run,
 };

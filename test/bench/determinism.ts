@@ -4,10 +4,12 @@
  * near-tie, the margin between the two tokens in the lone run is shown.
  */
 import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { kvBytesOf } from "../../worker/native/cpu-kernels.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";
 import { type EvalQuestion, evalRequest, readEvalQuestions } from "./support/eval-sets.ts";
+import { kvOption, kvSettings } from "./support/kv.ts";
 import { fillerWords } from "./support/prompts.ts";
 import { figure } from "./support/stats.ts";
 
@@ -83,7 +85,10 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
     { length: questionCount },
     (_, i) => all[Math.floor((i * all.length) / questionCount)],
   ).filter((question) => question !== undefined);
-  await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(kvBytes) } });
+  const kv = option("kv");
+  // As many tokens as in float16: eviction is by prompts of so many.
+  const poolBytes = kv === "mx8" ? kvBytesOf("mx8", kvBytes / 2) : kvBytes;
+  await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(poolBytes), ...kvSettings(kv) } });
   const { client } = await server.tenant("bench");
   const { model } = server;
   const askEach = (concurrency: number, reuse: boolean) =>
@@ -128,7 +133,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   });
   const flips = rows.flatMap((row) => row.flips);
   return {
-    model,
+    model: kv === undefined ? model : `${model} (KV ${kv})`,
     header: ["against alone and cold", "same text", "other text", "mean cached tokens"],
     rows: rows.map((row) => [
       row.variant,
@@ -159,6 +164,6 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const determinismBench: Bench = {
   name: "determinism",
   summary: "200 answers at temperature 0: alone, in a full batch, prepared, prepared again after eviction",
-  options: { questions: `N  how many (${defaultQuestionCount})` },
+  options: { questions: `N  how many (${defaultQuestionCount})`, kv: kvOption },
   run,
 };

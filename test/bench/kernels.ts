@@ -1,6 +1,6 @@
 /** The CPU attention kernels against the machine's measured limits: multiply-adds for prefill, memory for decode. */
 import { buildCpuKernels } from "../../kernels/build.ts";
-import { CpuKernels, type KvPool } from "../../worker/native/cpu-kernels.ts";
+import { CpuKernels, type KvPool, type KvType, kvBytesOf } from "../../worker/native/cpu-kernels.ts";
 import { batchOf, type Piece } from "../native/world.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { openMachinePeak } from "./support/peak.ts";
@@ -20,7 +20,7 @@ const blockTokens = 16;
 interface Case {
   readonly name: string;
   readonly shape: Shape;
-  readonly kvType: "float32" | "float16";
+  readonly kvType: KvType;
   /** Takes blocks from `next`. */
   readonly pieces: (next: (tokenCount: number) => number[]) => Piece[];
   readonly limit: "multiply-add" | "memory" | "none";
@@ -53,6 +53,7 @@ const cases: readonly Case[] = [
   { name: "prefill 512", shape: demo, kvType: "float32", pieces: prefill(512), limit: "multiply-add" },
   { name: "prefill 2048", shape: small, kvType: "float32", pieces: prefill(2048), limit: "multiply-add" },
   { name: "prefill 2048", shape: small, kvType: "float16", pieces: prefill(2048), limit: "multiply-add" },
+  { name: "prefill 2048", shape: small, kvType: "mx8", pieces: prefill(2048), limit: "multiply-add" },
   {
     name: "32 rows over 32 x 128",
     shape: demo,
@@ -73,6 +74,7 @@ const cases: readonly Case[] = [
   },
   { name: "decode after 32768", shape: small, kvType: "float32", pieces: decode(32_768), limit: "memory" },
   { name: "decode after 32768", shape: small, kvType: "float16", pieces: decode(32_768), limit: "memory" },
+  { name: "decode after 32768", shape: small, kvType: "mx8", pieces: decode(32_768), limit: "memory" },
 ];
 
 /** Decoding rows over the same 16 fragments of 512 tokens, each in an order of its own. */
@@ -85,6 +87,14 @@ const crowd =
       return run(32, 1, seen, next(32));
     });
   };
+
+/** The same number everywhere: 0.5, and in mx8 127 times 2^-6. */
+function fillPool(pool: KvPool): void {
+  const { kvType } = pool.options;
+  if (kvType === "float32") new Float32Array(pool.memory()).fill(0.5);
+  else if (kvType === "float16") new Uint16Array(pool.memory()).fill(0x3800);
+  else new Uint8Array(pool.memory()).fill(0x7f);
+}
 
 interface Opened {
   readonly pool: KvPool;
@@ -111,8 +121,7 @@ function open(kernels: CpuKernels, { shape, kvType, pieces }: Case, packing = tr
     maxPositions: 100_000,
     packing,
   });
-  const elements = kvType === "float32" ? new Float32Array(pool.memory()) : new Uint16Array(pool.memory());
-  elements.fill(kvType === "float32" ? 0.5 : 0x3800);
+  fillPool(pool);
   const batch = batchOf(drawn, blockTokens);
   const qkv = Float32Array.from({ length: batch.positions.length * pool.qkvWidth }, (_, i) => Math.sin(i));
   const out = new Float32Array(batch.positions.length * pool.outWidth);
@@ -142,11 +151,10 @@ function measure(kernels: CpuKernels, each: Case): Measured {
 }
 
 function measured({ shape, kvType }: Case, { seenTokens, storedTokens }: Opened, layerNs: number): Measured {
-  const elementBytes = kvType === "float32" ? 4 : 2;
   return {
     layerUs: layerNs / 1e3,
     gflops: (4 * shape.headDim * shape.queryHeads * seenTokens) / layerNs,
-    gigabytes: (2 * shape.headDim * shape.kvHeads * elementBytes * storedTokens) / layerNs,
+    gigabytes: kvBytesOf(kvType, 2 * shape.headDim * shape.kvHeads * storedTokens) / layerNs,
   };
 }
 
@@ -166,6 +174,7 @@ const packingCases: readonly PackingCase[] = [
   { each: crowdOf(16, demo, "float16"), bound: 1 },
   { each: crowdOf(16, small, "float32"), bound: 3 },
   { each: crowdOf(16, small, "float16"), bound: 1 },
+  { each: crowdOf(16, small, "mx8"), bound: 1 },
   { each: crowdOf(1, small, "float32"), bound: 0.95 },
   { each: crowdOf(1, demo, "float16"), bound: 0.95 },
 ];

@@ -1,8 +1,9 @@
 /** A start that cannot be is told of in one sentence with a remedy, before anything is made. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { tinyConfig, writeModelFolder } from "../model/folder.ts";
 import { repositoryRoot } from "../support/import-graph.ts";
 import { writeTinyCrossEncoder } from "../support/tiny-onnx.ts";
 
@@ -52,6 +53,7 @@ describe("nothing is made when the start cannot be", () => {
     modelFolder("gptq", { quantization_config: { quant_method: "gptq", bits: 4, group_size: 128 } });
     modelFolder("mlx", { quantization: { bits: 4 } });
     writeTinyCrossEncoder(join(root, "two-labels"), { whale: [1] }, { columns: 2 });
+    cpSync(writeModelFolder(tinyConfig), join(root, "narrow"), { recursive: true });
     modelFolder("strange", { architectures: ["MambaForCausalLM"] });
   });
 
@@ -90,6 +92,10 @@ describe("nothing is made when the start cannot be", () => {
     ],
     [{ SPANGATE_DEVICES: "cuda:77" }, /leave SPANGATE_DEVICES out: the CPU is the default/],
     [{ SPANGATE_KV_TYPE: "int4" }, /^spangate: SPANGATE_KV_TYPE must be "float32" or "float16"/],
+    [
+      { SPANGATE_KV_CODEC: "mx8", SPANGATE_MODEL: "narrow" },
+      /^spangate: SPANGATE_KV_CODEC mx8 takes heads of a multiple of 32 dimensions, and the model's have 16; leave it out/,
+    ],
     [{ SPANGATE_STEP_TOKENS: "32" }, /^spangate: SPANGATE_STEP_TOKENS 32 is below SPANGATE_MAX_RUNNING/],
     [{ SPANGATE_PORT: "http" }, /^spangate: SPANGATE_PORT must be a whole number/],
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: "nowhere" }, /^spangate: OTEL_EXPORTER_OTLP_ENDPOINT must be/],

@@ -136,6 +136,12 @@ describe("planFault", () => {
     expect(planFault(submitRuns("r", makeRuns(parts, false), { params: { maxTokens: 0 } }), fakeShape)).toBeUndefined();
   });
 
+  test("nothing is blended where KV stays", () => {
+    const shape = { ...fakeShape, blends: false } as const;
+    expect(planFault(good, shape)).toBeUndefined();
+    expect(planFault(submitRuns("r", blended), shape)).toBe("plan.runs[2].blend: KV in mx8 is not blended");
+  });
+
   for (const [name, message, fault] of faults) {
     test(name, () => expect(planFault(message as SubmitMessage, fakeShape)).toContain(fault));
   }

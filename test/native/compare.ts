@@ -1,5 +1,5 @@
 /** How far two results may lie apart, and how far they do. */
-import type { World } from "./world.ts";
+import type { Elements, World } from "./world.ts";
 
 const epsilon = 2 ** -24;
 
@@ -103,7 +103,8 @@ export function greatestDifference(actual: Float32Array, expected: Float32Array)
 }
 
 /** float32 values of stored elements. */
-export function toFloats(elements: Float32Array | Uint16Array): Float32Array {
+export function toFloats(elements: Elements): Float32Array {
+  if (elements instanceof Uint8Array) throw new RangeError("mx8 has numbers and scales (mx8-twin.ts)");
   if (elements instanceof Float32Array) return elements;
   const floats = new Float32Array(elements.length);
   for (let i = 0; i < floats.length; i++) floats[i] = floatOfHalf(elements[i] ?? 0);

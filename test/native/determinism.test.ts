@@ -4,18 +4,18 @@
  */
 import { afterAll, describe, expect, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
-import { CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import { CpuKernels, type Isa, type KvPoolOptions, type KvType } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
 import { firstDifferentBits } from "./compare.ts";
 import { Random } from "./random.ts";
 import {
   batchOf,
   elementsOf,
-  halfBits,
   openWorld,
   type Piece,
   randomOptions,
   randomWorld,
+  storedAs,
   type World,
 } from "./world.ts";
 
@@ -117,7 +117,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
   });
 
   testHere("packed with rows that see the same blocks at other offsets", () => {
-    for (const kvType of ["float32", "float16"] as const) {
+    for (const kvType of ["float32", "float16", "mx8"] as const) {
       const world = crowdedWorld(new Random(testSeed()), kvType);
       const alone = world.pieces.map((_, index) => sliceOf(world, index, 0, 1));
       const serial = runOn(one, world, alone);
@@ -129,7 +129,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
   });
 
   testHere("a long context split over threads, step after step", () => {
-    for (const kvType of ["float32", "float16"] as const) {
+    for (const kvType of ["float32", "float16", "mx8"] as const) {
       const world = longWorld(new Random(testSeed()), kvType);
       const serial = runOn(one, world, [world]);
       for (let repeat = 0; repeat < 5; repeat++) {
@@ -153,7 +153,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
 });
 
 /** 20 decoding rows over the same spans, each with offsets of its own; one of them sees a span twice. */
-function crowdedWorld(random: Random, kvType: "float32" | "float16"): World {
+function crowdedWorld(random: Random, kvType: KvType): World {
   const spans = [600, 5, 130].map((tokenCount, index) => ({
     blockIds: Array.from({ length: Math.ceil(tokenCount / 16) }, (_, i) => index * 40 + i),
     firstToken: 0,
@@ -178,20 +178,20 @@ function crowdedWorld(random: Random, kvType: "float32" | "float16"): World {
   });
   const fixed = { headDim: 64, kvHeads: 2, queryHeads: 6, blockTokens: 16, blockCount: 150, layerCount: 1, kvType };
   const values = random.normals(150 * 2 * 16 * 64 * 2);
-  const kv = kvType === "float32" ? values : Uint16Array.from(values, halfBits);
+  const kv = storedAs(fixed, values);
   const options = randomOptions(random, fixed);
   const qkv = random.normals(20 * 10 * 64);
   return { options, pieces, batch: batchOf(pieces, 16), kv, qkv, norms: undefined };
 }
 
 /** One row at the end of 16,000 tokens: enough to be split over threads. */
-function longWorld(random: Random, kvType: "float32" | "float16"): World {
+function longWorld(random: Random, kvType: KvType): World {
   const fixed = { headDim: 64, kvHeads: 1, queryHeads: 3, blockTokens: 16, blockCount: 1000, layerCount: 1, kvType };
   const options = randomOptions(random, fixed);
   const blockIds = Array.from({ length: 1000 }, (_, index) => 999 - index);
   const own = { blockIds, firstToken: 3, tokenCount: 15_990, offset: 0 };
   const pieces = [{ firstPosition: 20_000, rowCount: 1, seen: [], own }];
   const values = random.normals(1000 * 16 * 64 * 2);
-  const kv = kvType === "float32" ? values : Uint16Array.from(values, halfBits);
+  const kv = storedAs(fixed, values);
   return { options, pieces, batch: batchOf(pieces, 16), kv, qkv: random.normals(5 * 64), norms: undefined };
 }

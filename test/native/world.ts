@@ -2,8 +2,18 @@
  * Random pools and steps for kernel tests. Every slot that no segment names holds NaN, so a kernel that reads
  * one token too many says so.
  */
-import type { AttentionBatch, CpuKernels, KvPool, KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import {
+  type AttentionBatch,
+  type CpuKernels,
+  type KvPool,
+  type KvPoolOptions,
+  kvBytesOf,
+} from "../../worker/native/cpu-kernels.ts";
+import { encodePool } from "./mx8-twin.ts";
 import type { Random } from "./random.ts";
+
+/** A pool's contents as it stores them. */
+export type Elements = Float32Array | Uint16Array | Uint8Array;
 
 export interface Segment {
   readonly blockIds: readonly number[];
@@ -61,7 +71,7 @@ export interface World {
   readonly pieces: readonly Piece[];
   readonly batch: AttentionBatch;
   /** Pool contents before the step. */
-  readonly kv: Float32Array | Uint16Array;
+  readonly kv: Elements;
   /** [T][qkvWidth] */
   readonly qkv: Float32Array;
   readonly norms: { readonly q: Float32Array; readonly k: Float32Array } | undefined;
@@ -134,7 +144,8 @@ export function randomWorld(random: Random, options: KvPoolOptions, limits = sma
   const withNorms = random.integer(0, 1) === 1;
   const weights = () => Float32Array.from({ length: headDim }, () => 0.5 + random.next());
   const norms = withNorms ? { q: weights(), k: weights() } : undefined;
-  if (kv.length !== layerCount * blockCount * kvHeads * headDim * blockTokens * 2) throw new Error("wrong pool size");
+  const elementCount = layerCount * blockCount * kvHeads * headDim * blockTokens * 2;
+  if (kv.byteLength !== kvBytesOf(options.kvType, elementCount)) throw new Error("wrong pool size");
   return { options, pieces, batch, kv, qkv, norms };
 }
 
@@ -157,10 +168,16 @@ function poisonedKv(random: Random, options: KvPoolOptions, runs: readonly Omit<
       }
     }
   }
-  if (options.kvType === "float32") return kv;
-  const halves = new Uint16Array(kv.length);
-  for (let i = 0; i < halves.length; i++) halves[i] = halfBits(kv[i] ?? 0);
-  return halves;
+  return storedAs(options, kv);
+}
+
+/** Contents in float32 as a pool with these options stores them. */
+export function storedAs(
+  options: Pick<KvPoolOptions, "kvType" | "headDim" | "blockTokens">,
+  kv: Float32Array,
+): Elements {
+  if (options.kvType === "mx8") return encodePool(kv, options);
+  return options.kvType === "float32" ? kv : Uint16Array.from(kv, halfBits);
 }
 
 /** float16 bits of a float32 value, rounded towards zero (test data need not be rounded well). */
@@ -175,13 +192,15 @@ export function halfBits(value: number): number {
 
 /** The pool's elements as they are stored. */
 export function elementsOf(pool: KvPool): Float32Array | Uint16Array {
+  if (pool.options.kvType === "mx8") throw new RangeError("mx8 has numbers and scales (mx8-twin.ts)");
   return pool.options.kvType === "float32" ? new Float32Array(pool.memory()) : new Uint16Array(pool.memory());
 }
 
 /** Opens a pool on `kernels` with the world's contents and begins its step. */
 export function openWorld(kernels: CpuKernels, world: World): KvPool {
   const pool = kernels.openPool(world.options);
-  elementsOf(pool).set(world.kv);
+  const { buffer, byteOffset, byteLength } = world.kv;
+  new Uint8Array(pool.memory()).set(new Uint8Array(buffer, byteOffset, byteLength));
   pool.beginStep(world.batch);
   return pool;
 }

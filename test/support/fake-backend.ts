@@ -221,7 +221,16 @@ export class FakeBackend implements Backend {
   /** A packed block: state, token id and position of each slot. */
   #moverOf(blockTokens: number): BlockMover {
     const arrays = [this.#states, this.#tokenIds, this.#positions];
-    const format = { name: "fake", bytes: 12 * blockTokens, layers: 3, kvHeads: 1, headDim: 1, layout: 0, element: 3 };
+    const format = {
+      name: "fake",
+      bytes: 12 * blockTokens,
+      layers: 3,
+      kvHeads: 1,
+      headDim: 1,
+      layout: 0,
+      element: 3,
+      codec: 0,
+    };
     return {
       format,
       pack: (blockId, tokenCount, out) => {

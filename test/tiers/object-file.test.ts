@@ -89,45 +89,53 @@ describe("a file", () => {
 });
 
 describe("a block of the CPU's pool", () => {
-  const options = { layerCount: 3, blockCount: 5, blockTokens: 16, queryHeads: 4, kvHeads: 2, headDim: 8 } as const;
+  const options = { layerCount: 3, blockCount: 5, blockTokens: 16, queryHeads: 4, kvHeads: 2 } as const;
 
-  test.each(["float16", "float32"] as const)(
-    "of %s comes back bit for bit, without what it held before",
-    async (kvType) => {
-      const kernels = await openCpuKernels({ threadCount: 1 });
-      try {
-        const rope = { inverseFrequencies: new Float32Array(0) };
-        const pool = kernels.openPool({ ...options, kvType, rope, maxPositions: 64 });
-        const memory = new Uint8Array(pool.memory());
-        for (let at = 0; at < memory.length; at++) memory[at] = 1 + (at % 251);
-        const mover = new CpuBlockMover(pool, "any");
-        const packed = new Uint8Array(mover.format.bytes);
-        const [from, to] = [2 as BlockId, 4 as BlockId];
-        mover.pack(from, 16, packed);
-        const others = memory.slice();
-        mover.unpack(to, packed);
-        const again = new Uint8Array(mover.format.bytes);
-        mover.pack(to, 16, again);
-        expect(again).toEqual(packed);
-        // Only that block has changed, in every layer.
-        const layerBytes = memory.length / 3;
-        const blockBytes = layerBytes / 5;
-        const changed = new Set<number>();
-        memory.forEach((byte, at) => {
-          if (byte !== others[at]) changed.add(Math.floor((at % layerBytes) / blockBytes));
-        });
-        expect([...changed]).toEqual([4]);
-        mover.pack(from, 5, packed);
-        const bytes = kvType === "float16" ? 2 : 4;
-        // K is [headDim][blockTokens], V [blockTokens][headDim], head after head.
-        for (let at = 0; at < packed.length; at++) {
-          const element = Math.floor(at / bytes) % (2 * 8 * 16);
-          const token = element < 8 * 16 ? element % 16 : Math.floor((element - 8 * 16) / 8);
-          expect(packed[at] === 0).toBe(token >= 5);
-        }
-      } finally {
-        kernels.close();
+  test.each([
+    ["float16", 8],
+    ["float32", 8],
+    ["mx8", 64],
+  ] as const)("of %s comes back bit for bit, without what it held before", async (kvType, headDim) => {
+    const kernels = await openCpuKernels({ threadCount: 1 });
+    try {
+      const rope = { inverseFrequencies: new Float32Array(0) };
+      const pool = kernels.openPool({ ...options, kvType, headDim, rope, maxPositions: 64 });
+      const memory = new Uint8Array(pool.memory());
+      for (let at = 0; at < memory.length; at++) memory[at] = 1 + (at % 251);
+      const mover = new CpuBlockMover(pool, "any");
+      const packed = new Uint8Array(mover.format.bytes);
+      const [from, to] = [2 as BlockId, 4 as BlockId];
+      mover.pack(from, 16, packed);
+      const others = memory.slice();
+      mover.unpack(to, packed);
+      const again = new Uint8Array(mover.format.bytes);
+      mover.pack(to, 16, again);
+      expect(again).toEqual(packed);
+      // Only that block has changed, in every layer.
+      const layerBytes = memory.length / 3;
+      const blockBytes = layerBytes / 5;
+      const changed = new Set<number>();
+      memory.forEach((byte, at) => {
+        if (byte !== others[at]) changed.add(Math.floor((at % layerBytes) / blockBytes));
+      });
+      expect([...changed]).toEqual([4]);
+      mover.pack(from, 5, packed);
+      const bytes = { float16: 2, float32: 4, mx8: 1 }[kvType];
+      // K is [headDim][blockTokens], V [blockTokens][headDim], in mx8 their scales so too, head after head.
+      const tokens: number[] = [];
+      for (const width of kvType === "mx8" ? [headDim, headDim / 32] : [headDim]) {
+        for (let i = 0; i < width * 16; i++) tokens.push(i % 16);
+        for (let i = 0; i < width * 16; i++) tokens.push(Math.floor(i / width));
       }
-    },
-  );
+      expect(packed.length).toBe(3 * 2 * tokens.length * bytes);
+      const wrong = packed.findIndex((byte, at) => {
+        return (byte === 0) !== tokens[Math.floor(at / bytes) % tokens.length] >= 5;
+      });
+      expect(wrong).toBe(-1);
+      const { element, codec } = mover.format;
+      expect([element, codec]).toEqual({ float16: [1, 0], float32: [2, 0], mx8: [3, 1] }[kvType]);
+    } finally {
+      kernels.close();
+    }
+  });
 });

@@ -1,6 +1,6 @@
 /** The worker's settings: bounds, and errors that name the variable. */
 import { expect, test } from "bun:test";
-import { parseWorkerConfig } from "../../worker/config.ts";
+import { assertHeadFits, parseWorkerConfig } from "../../worker/config.ts";
 
 const folder = { SPANGATE_MODEL: "model" };
 
@@ -30,11 +30,32 @@ test("a CUDA device has larger steps, and a pool of what is free", () => {
   expect(small).toMatchObject({ cudaIndex: 0, stepTokens: 256 });
 });
 
+test("mx8 is a way to hold KV, of heads that are whole groups", () => {
+  const plain = [{}, { SPANGATE_KV_CODEC: "raw" }, { SPANGATE_KV_CODEC: "raw", SPANGATE_KV_TYPE: "float32" }];
+  const kvTypes = plain.map((env) => parseWorkerConfig({ ...folder, ...env }).kvType);
+  expect(kvTypes).toEqual(["float16", "float16", "float32"]);
+  const config = parseWorkerConfig({ ...folder, SPANGATE_KV_CODEC: "mx8" });
+  expect(config.kvType).toBe("mx8");
+  for (const headDim of [32, 128]) assertHeadFits(config, headDim);
+  expect(() => assertHeadFits(config, 80)).toThrow("SPANGATE_KV_CODEC: mx8 takes heads of a multiple of 32 dimensions");
+  assertHeadFits(parseWorkerConfig(folder), 80);
+});
+
 test.each([
   [{ SPANGATE_DEVICE: "cuda" }, 'SPANGATE_DEVICE: must be "cpu" or "cuda:N"'],
   [{ SPANGATE_BLOCK_TOKENS: "24" }, "SPANGATE_BLOCK_TOKENS: must be a power of two"],
   [{ SPANGATE_STEP_TOKENS: "32" }, "SPANGATE_STEP_TOKENS: 32 is below SPANGATE_MAX_RUNNING (64)"],
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
+  [{ SPANGATE_KV_CODEC: "int8" }, 'SPANGATE_KV_CODEC: must be "raw" or "mx8"'],
+  [
+    { SPANGATE_KV_CODEC: "mx8", SPANGATE_DEVICE: "cuda:1" },
+    "SPANGATE_KV_CODEC: mx8 is for the CPU: cuda:1 holds KV in",
+  ],
+  [{ SPANGATE_KV_CODEC: "mx8", SPANGATE_KV_TYPE: "float16" }, "takes the place of SPANGATE_KV_TYPE, which is float16"],
+  [
+    { SPANGATE_KV_CODEC: "mx8", SPANGATE_KV_POSITIONS: "relocate" },
+    "mx8 does not go with SPANGATE_KV_POSITIONS relocate",
+  ],
   [{ SPANGATE_KV_POSITIONS: "absolute" }, 'SPANGATE_KV_POSITIONS: must be "deferred" or "relocate"'],
   [{ SPANGATE_DEBUG: "yes" }, 'SPANGATE_DEBUG: must be "0" or "1"'],
   [

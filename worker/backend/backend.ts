@@ -14,7 +14,7 @@ export class DeviceLost extends Error {
 
 export type BackendShape = Pick<
   ModelCard,
-  "vocabSize" | "contextTokens" | "blockTokens" | "blockCount" | "kvBytesPerBlock"
+  "vocabSize" | "contextTokens" | "blockTokens" | "blockCount" | "kvBytesPerBlock" | "blends"
 >;
 
 /** What a packed block is. */
@@ -25,9 +25,10 @@ export interface BlockFormat {
   readonly layers: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Numbers of the layout and of the type of an element, each below 256. */
+  /** Numbers of the layout, of the type of an element and of how elements are coded, each below 256. */
   readonly layout: number;
   readonly element: number;
+  readonly codec: number;
 }
 
 /** Copies blocks between the pool and host memory, byte for byte. */

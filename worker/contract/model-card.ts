@@ -21,6 +21,8 @@ export interface ModelCard {
   /** "float32", "int8" … and the backend's name, for reports. */
   readonly numericMode: string;
   readonly backend: string;
+  /** false: KV stays where it was computed (mx8), so nothing is blended. */
+  readonly blends?: false;
   /** What the worker's files of KV hold; absent: it keeps none. */
   readonly kvFormat?: KvFormat;
 }

@@ -18,3 +18,6 @@ export function blockCountForTokens(tokenCount: number, blockTokens: number): nu
 
 /** How many blocks `tokenCount` tokens fill completely (a floor). */
 export const fullBlockCount = (tokenCount: number, blockTokens: number): number => Math.floor(tokenCount / blockTokens);
+
+/** Dimensions of a head whose K or V share a scale where KV is held in mx8 (kernels/abi.h). */
+export const mx8Group = 32;

@@ -70,7 +70,9 @@ function checkRuns({ plan, params, closeTokenIds }: SubmitMessage, shape: Backen
   runs.forEach((run, index) => {
     const open = params.maxTokens > 0 && index === runs.length - 1;
     checkRun(run, `plan.runs[${index}]`, open, shape);
-    if (run.blend !== undefined) checkBlend(run, index, open, runs, `plan.runs[${index}].blend`);
+    const blendName = `plan.runs[${index}].blend`;
+    check(run.blend === undefined || shape.blends !== false, () => `${blendName}: KV in mx8 is not blended`);
+    if (run.blend !== undefined) checkBlend(run, index, open, runs, blendName);
     for (const [at, segment] of run.sees.entries()) {
       checkSegment(segment, index, runs, shape.contextTokens, `plan.runs[${index}].sees[${at}]`);
     }

@@ -7,7 +7,8 @@ import { buildCpuKernels } from "../../kernels/build.ts";
 import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
 import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
 
-export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, RopeOptions } from "./kv-pool.ts";
+export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
+export { kvBytesOf } from "./kv-pool.ts";
 export { KernelError } from "./library.ts";
 
 const isaCodes = { auto: 0, reference: 1, avx2: 2, avx512: 3 } as const;

@@ -1,6 +1,7 @@
 /** One model's KV memory in native code, and attention over it. kernels/abi.h describes the layout. */
 import type { Pointer } from "bun:ffi";
 import type { Batch, TokenCopies } from "../contract/batch.ts";
+import { mx8Group } from "../contract/units.ts";
 import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
 
 export interface RopeOptions {
@@ -14,6 +15,17 @@ export interface RopeOptions {
   readonly layers?: readonly boolean[];
 }
 
+/** How K and V lie in memory: numbers of their own, or in groups of 32 that share a power of two (kernels/abi.h: MX8). */
+export type KvType = "float32" | "float16" | "mx8";
+
+/** As spg_type has them. */
+const kvTypeCodes = { float32: 0, float16: 1, mx8: 3 } as const;
+
+/** What `count` elements of K or V take; of mx8 whole groups. */
+export function kvBytesOf(kvType: KvType, count: number): number {
+  return kvType === "mx8" ? count + count / mx8Group : count * (kvType === "float16" ? 2 : 4);
+}
+
 export interface KvPoolOptions {
   readonly layerCount: number;
   readonly blockCount: number;
@@ -22,9 +34,9 @@ export interface KvPoolOptions {
   readonly queryHeads: number;
   /** Divides queryHeads. */
   readonly kvHeads: number;
-  /** A multiple of 8 up to 256. */
+  /** A multiple of 8 up to 256; with mx8 of 32. */
   readonly headDim: number;
-  readonly kvType: "float32" | "float16";
+  readonly kvType: KvType;
   readonly rope: RopeOptions;
   /** Chain positions are below it, segment offsets below it in size: the model's context. */
   readonly maxPositions: number;
@@ -56,7 +68,7 @@ function configBytes(options: KvPoolOptions): Int32Array {
     ["queryHeads", options.queryHeads],
     ["kvHeads", options.kvHeads],
     ["headDim", options.headDim],
-    ["kvType", options.kvType === "float16" ? 1 : 0],
+    ["kvType", kvTypeCodes[options.kvType]],
     ["rotaryDim", rope.inverseFrequencies.length * 2],
     ["interleaved", rope.interleaved ? 1 : 0],
     ["maxPositions", options.maxPositions],

@@ -27,8 +27,6 @@ const headerBytes = 64;
 /** Sealed or opened at once, between two steps of the model: some 0.2 ms. */
 export const sliceBytes = 256 * 1024;
 const cipherName = "aes-256-gcm";
-/** Blocks are stored as the pool has them. */
-const rawCodec = 0;
 const zeros = Buffer.alloc(pageBytes);
 
 /** What all objects of one worker have in common. */
@@ -92,7 +90,7 @@ export class ObjectFile {
     [blockTokens, blocks.layers, blocks.kvHeads, blocks.headDim].forEach((value, index) => {
       view.setUint16(36 + 2 * index, value, true);
     });
-    bytes.set([blocks.layout, blocks.element, rawCodec, 0], 44);
+    bytes.set([blocks.layout, blocks.element, blocks.codec, 0], 44);
     bytes.set(Buffer.from(previousKey, "hex").subarray(0, 16), 48);
     bytes.set(Buffer.from(lastKey, "hex").subarray(0, 16), 64);
     view.setUint32(80, tokenCount, true);

@@ -1,14 +1,16 @@
 /**
  * Packs blocks of the CPU's pool: layer after layer what the pool has of the block. In each layer that is, head after
- * head, K as [headDim][blockTokens] and V as [blockTokens][headDim] (kernels/abi.h).
+ * head, K as [headDim][blockTokens] and V as [blockTokens][headDim], and in mx8 the scales of both (kernels/abi.h).
  */
-import type { BlockId } from "../../contract/units.ts";
+import { type BlockId, mx8Group } from "../../contract/units.ts";
 import type { KvPool } from "../../native/cpu-kernels.ts";
 import type { BlockFormat, BlockMover } from "../backend.ts";
 
 /** K transposed, V not. */
 const layout = 1;
-const elements = { float16: 1, float32: 2 } as const;
+const elements = { float16: 1, float32: 2, mx8: 3 } as const;
+/** Elements as they are, or in groups of 32 that share a power of two. */
+const codecs = { float16: 0, float32: 0, mx8: 1 } as const;
 
 export class CpuBlockMover implements BlockMover {
   readonly format: BlockFormat;
@@ -20,9 +22,9 @@ export class CpuBlockMover implements BlockMover {
     const { layerCount: layers, kvHeads, headDim, kvType, blockTokens } = pool.options;
     this.#pool = pool;
     this.#layerBytes = pool.kvBytesPerBlock / layers;
-    const element = elements[kvType];
+    const [element, codec] = [elements[kvType], codecs[kvType]];
     const name = `cpu/${isa}/${kvType}/${layers}x${kvHeads}x${headDim}x${blockTokens}`;
-    this.format = { name, bytes: pool.kvBytesPerBlock, layers, kvHeads, headDim, layout, element };
+    this.format = { name, bytes: pool.kvBytesPerBlock, layers, kvHeads, headDim, layout, element, codec };
   }
 
   pack(blockId: BlockId, tokenCount: number, out: Uint8Array): void {
@@ -43,15 +45,17 @@ export class CpuBlockMover implements BlockMover {
   /** Slots behind the last token hold what the block held before, maybe another tenant's. */
   #zeroFrom(tokenCount: number, packed: Uint8Array): void {
     const { kvHeads, headDim, blockTokens, kvType } = this.#pool.options;
-    const elementBytes = kvType === "float16" ? 2 : 4;
-    const [rowK, rowV] = [blockTokens * elementBytes, headDim * elementBytes];
-    const headBytes = 2 * headDim * rowK;
+    const elementBytes = { float16: 2, float32: 4, mx8: 1 }[kvType];
+    /** Elements of a token's K, and of its V; in mx8 the scales follow, which are as many bytes as there are groups. */
+    const widths = kvType === "mx8" ? [headDim, headDim / mx8Group] : [headDim];
+    let at = 0;
     for (let head = 0; head < this.format.layers * kvHeads; head++) {
-      const [k, v] = [head * headBytes, head * headBytes + headDim * rowK];
-      for (let row = 0; row < headDim; row++) {
-        packed.fill(0, k + row * rowK + tokenCount * elementBytes, k + (row + 1) * rowK);
+      for (const width of widths) {
+        const [rowK, rowV] = [blockTokens * elementBytes, width * elementBytes];
+        for (let row = 0; row < width; row++, at += rowK) packed.fill(0, at + tokenCount * elementBytes, at + rowK);
+        packed.fill(0, at + tokenCount * rowV, at + blockTokens * rowV);
+        at += blockTokens * rowV;
       }
-      packed.fill(0, v + tokenCount * rowV, v + blockTokens * rowV);
     }
   }
 }

@@ -15,6 +15,8 @@ import {
   type HeadNorms,
   type Isa,
   type KvPool,
+  type KvType,
+  kvBytesOf,
   openCpuKernels,
 } from "../../native/cpu-kernels.ts";
 import type { Backend, BackendShape } from "../backend.ts";
@@ -26,7 +28,7 @@ import { StepBuffers, type StepTensors } from "./step-buffers.ts";
 
 export interface CpuBackendOptions {
   readonly weightMode: WeightMode;
-  readonly kvType: "float32" | "float16";
+  readonly kvType: KvType;
   /** The most bytes of the pool; the system provides a page when a block is first written. */
   readonly kvBytes: number;
   readonly blockTokens: number;
@@ -72,6 +74,7 @@ export class CpuBackend implements Backend {
       blockTokens: options.blockTokens,
       blockCount,
       kvBytesPerBlock: pool.kvBytesPerBlock,
+      ...(options.kvType === "mx8" && { blends: false }),
     };
   }
 
@@ -253,8 +256,8 @@ function assertMemory(kvBytes: number): void {
 }
 
 function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "kvType" | "blockTokens">): number {
-  const elementBytes = options.kvType === "float32" ? 4 : 2;
-  return 2 * config.layerCount * config.kvHeadCount * config.headDim * options.blockTokens * elementBytes;
+  const { layerCount, kvHeadCount, headDim } = config;
+  return kvBytesOf(options.kvType, 2 * layerCount * kvHeadCount * headDim * options.blockTokens);
 }
 
 function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {

@@ -30,7 +30,7 @@ export function blockFormatOf(device: ComputeDevice, config: ModelConfig, blockT
   const { layerCount: layers, kvHeadCount: kvHeads, headDim } = config;
   const name = `cuda/${device.hardware}/bfloat16/${layers}x${kvHeads}x${headDim}x${blockTokens}`;
   const bytes = kvBytesPerBlock(config, blockTokens);
-  return { name, bytes, layers, kvHeads, headDim, layout, element: bfloat16 };
+  return { name, bytes, layers, kvHeads, headDim, layout, element: bfloat16, codec: 0 };
 }
 
 const blocksOfPart = (blockBytes: number): number =>
