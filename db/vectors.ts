@@ -120,6 +120,12 @@ export function lastVisibleSeq(db: Db): number {
   return db.statement("lastVisibleSeq", () => db.client.query<{ seq: number }, []>(sql).get())?.seq ?? 0;
 }
 
+/** Whether any corpus has an index, of whatever model. */
+export function hasVectorIndexes(db: Db): boolean {
+  const sql = "select exists (select 1 from vector_indexes) as found";
+  return db.statement("hasVectorIndexes", () => db.client.query<{ found: number }, []>(sql).get())?.found === 1;
+}
+
 /** Stores vectors and indexes them. Fragments that are gone or invisible are left out. */
 export function insertVectors(
   db: Db,

@@ -1,11 +1,12 @@
 /** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
 
 import { placeOf } from "./base/log.ts";
+import { checkStart } from "./compose/preflight.ts";
 import { parseConfig } from "./config.ts";
 import { hideSelf } from "./process/confine.ts";
 import { watchMemory } from "./process/memory-watch.ts";
 import { secretSettings, withSecrets } from "./process/secret-settings.ts";
-import { type FirstReady, type RunningServer, startServer } from "./server.ts";
+import type { FirstReady, RunningServer } from "./server.ts";
 
 function fail(error: unknown): never {
   process.stderr.write(`spangate: ${error instanceof Error ? error.message : String(error)}\n`);
@@ -49,6 +50,9 @@ try {
   hideSelf(secretSettings);
   for (const name of secretSettings) delete process.env[name];
   const config = parseConfig(env);
+  await checkStart(config, env);
+  // Loaded only now: a start that cannot be says so without waiting for the rest of the server.
+  const { startServer } = await import("./server.ts");
   const server = await startServer(config, { env });
   stopOnSignals(server);
   watchMemory();

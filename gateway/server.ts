@@ -1,7 +1,6 @@
 import { createLog, type Log } from "./base/log.ts";
 import { BatchService } from "./batches/service.ts";
 import { type AppParts, openApp } from "./compose/app.ts";
-import { checkStart } from "./compose/preflight.ts";
 import { openRecords } from "./compose/records.ts";
 import { openTenants } from "./compose/tenants.ts";
 import { openText } from "./compose/text.ts";
@@ -46,11 +45,13 @@ export interface StartOptions extends WorkersOptions {
   readonly log?: Log;
 }
 
-/** @throws Error in one sentence for the operator: a bad model folder, a port in use, a damaged database */
+/**
+ * Call after `checkStart`.
+ * @throws Error in one sentence for the operator: a port in use, a damaged database
+ */
 export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
   const log = options.log ?? createLog(config.logLevel);
   for (const name of unknownSettings(options.env)) log("warn", "there is no such setting", { name });
-  await checkStart(config, options.env, options.workerArgv === undefined);
   const text = openText(config);
   const workers = openWorkers(
     config,

@@ -11,11 +11,11 @@ import { openText } from "./text.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** @param ownWorkers whether the workers are the project's own: another program's devices are its own matter */
-export async function checkStart(config: Config, env: Environment, ownWorkers: boolean): Promise<void> {
+/** @throws SettingError or Error in one sentence for the operator */
+export async function checkStart(config: Config, env: Environment): Promise<void> {
   checkSettings(config, env);
   checkModels(config, env);
-  if (ownWorkers) await checkDevices(config, env);
+  await checkDevices(config, env);
 }
 
 /** @throws SettingError or Error in one sentence for the operator */

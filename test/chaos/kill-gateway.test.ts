@@ -3,7 +3,7 @@ import { effort } from "../support/effort.ts";
 import { killGateways } from "./kill-gateway.ts";
 
 /** Every fifth kill comes while the server starts; every third of the others while a backup is made. */
-const times = effort(6, 100);
+const times = effort(5, 100);
 
 test(
   "kill -9 of the gateway in ingestion: nothing acknowledged is lost, and backups are whole",

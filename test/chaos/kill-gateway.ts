@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { Choices } from "../sim/random.ts";
+import { effort } from "../support/effort.ts";
 import { testSeed } from "../support/seed.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
@@ -33,7 +34,7 @@ export interface GatewayKillReport {
 }
 
 const writers = 3;
-const longestLifeMs = 900;
+const longestLifeMs = effort(500, 900);
 /** Every so often a backup runs beside, and every so often the server is killed before it is up. */
 const backupEvery = 3;
 const startKillEvery = 5;

@@ -91,11 +91,11 @@ export function anthropicBatches(suite: Suite): void {
     });
 
     test("a batch goes on after a restart of the server", async () => {
-      const requests = Array.from({ length: 40 }, (_, i) => request(`${i}`));
+      const requests = Array.from({ length: 16 }, (_, i) => request(`${i}`));
       const { id } = await client.messages.batches.create({ requests });
       await suite.stopServer();
       await suite.startAgain();
-      expect((await ended(id)).request_counts).toEqual({ ...none, succeeded: 40 });
+      expect((await ended(id)).request_counts).toEqual({ ...none, succeeded: 16 });
       expect((await resultsOf(id)).map(({ custom_id }) => custom_id)).toEqual(
         requests.map(({ custom_id }) => custom_id),
       );

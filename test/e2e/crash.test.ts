@@ -191,7 +191,9 @@ describe("a server that cannot start says why", () => {
 
   test("a model folder that is none, an unknown architecture, a truncated weight file", async () => {
     const folder = temporaryFolder();
-    expect(await startWith({ SPANGATE_MODEL: folder })).toContain(`${folder}: no config.json there`);
+    expect(await startWith({ SPANGATE_MODEL: folder })).toContain(
+      `${folder}: no config.json there; a model's folder has`,
+    );
 
     const names = readdirSync(demoModelFolder).filter((name) => /\.(?:json|safetensors|jinja)$/.test(name));
     const copyModel = (name: string) => {

@@ -90,11 +90,11 @@ const chatOf = (content: string): ChatParams => ({
 async function useAll({ client: http }: TestTenant, storeId: string): Promise<void> {
   for (const attention of ["span", "full"]) {
     const file_search = { vector_store_ids: [storeId], max_num_results: 4 };
-    const body = { ...chatOf(question), file_search, spangate: { attention }, max_tokens: 24, ignore_eos: true };
+    const body = { ...chatOf(question), file_search, spangate: { attention }, max_tokens: 8, ignore_eos: true };
     await http.json("POST", "/v1/chat/completions", body);
   }
   const retrieve = { retrieve: { vector_store_ids: [storeId], query: question, max_num_results: 4 } };
-  const g = (input: unknown) => ({ g: { model: server.model, max_tokens: 20, temperature: 0, input } });
+  const g = (input: unknown) => ({ g: { model: server.model, max_tokens: 8, temperature: 0, input } });
   const user = { user: question };
   const inSpans = g({ seq: [{ plus: [retrieve] }, user] });
   const inOrder = g({ seq: [retrieve, user] });
@@ -169,7 +169,7 @@ test("a store, and a tenant with all that it said", async () => {
 test("a document that a running answer is over: the answer goes on, and leaves nothing", async () => {
   const it = await usedStore("deletes meanwhile");
   const file_search = { vector_store_ids: [it.storeId], max_num_results: 4 };
-  const long = { stream: true, max_tokens: 400, ignore_eos: true, file_search };
+  const long = { stream: true, max_tokens: 160, ignore_eos: true, file_search };
   const stream = await it.client.chat.completions.create({ ...chatOf(question), ...long } as ChatStreamParams);
   let pieces = 0;
   for await (const { choices } of stream) {
@@ -221,7 +221,7 @@ test("a shared store: one copy of its KV, counted for its owner; the reader's ch
 
   // An answer that runs meanwhile leaves nothing either.
   const stream = await client.chat.completions.create({
-    ...{ ...chatOf(question), stream: true, max_tokens: 300, ignore_eos: true },
+    ...{ ...chatOf(question), stream: true, max_tokens: 160, ignore_eos: true },
     ...{ file_search: { vector_store_ids: [it.storeId], max_num_results: 2 } },
   } as ChatStreamParams);
   let pieces = 0;

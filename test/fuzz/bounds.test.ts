@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { limits } from "../../gateway/config.ts";
 import { bodySchema } from "./bodies.ts";
-import { faultOf } from "./oracle.ts";
+import { faultOf, processorMs } from "./oracle.ts";
 import { bodyWith, type Place, placesOf, trialsOf } from "./places.ts";
 import { type FuzzWorld, openWorld } from "./world.ts";
 
@@ -27,7 +27,7 @@ async function post(label: string, body: unknown) {
   const key = JSON.stringify(isAdmin).includes("platform:admin") ? world.adminKey : world.caller.apiKey;
   const fill = (text: string) => text.replace(/:(\w+)/g, (all, name: string) => world.ids[name] ?? all);
   const text = JSON.stringify(body).replace(/\{(\w+)\}/g, (all, name: string) => world.ids[name] ?? all);
-  const startMs = performance.now();
+  const startMs = processorMs();
   const response = await world.call(key, method, fill(path), text);
   const answer = {
     path,
@@ -35,7 +35,7 @@ async function post(label: string, body: unknown) {
     contentType: response.headers.get("content-type") ?? "",
     requestId: response.headers.get("x-request-id"),
     text: await response.text(),
-    ms: performance.now() - startMs,
+    ms: processorMs() - startMs,
   };
   return { ...answer, fault: faultOf(answer) };
 }

@@ -61,14 +61,18 @@ export function bodyWith(schema: JsonSchema, [step, ...rest]: readonly Step[], v
 
 const overrideOr = (name: string, schema: JsonSchema): unknown => {
   const override = overrides[name];
-  return questions[name] ?? (override === undefined ? shortestOf(schema) : shortest(override));
+  if (questions[name] !== undefined) return questions[name];
+  return override === undefined ? shortestOf(schema) : remembered(override, () => override);
 };
 
-const shortestBySchema = new WeakMap<JsonSchema, { readonly value: unknown }>();
+const shortestOf = (schema: JsonSchema): unknown => remembered(schema, () => allowedValue(schema, overrides));
 
-function shortestOf(schema: JsonSchema): unknown {
-  const found = shortestBySchema.get(schema) ?? { value: shortest(allowedValue(schema, overrides)) };
-  shortestBySchema.set(schema, found);
+/** By schema, or by what stands in for one: thousands of bodies have the same fields. */
+const shortestValues = new WeakMap<object, { readonly value: unknown }>();
+
+function remembered(of: object, values: () => fc.Arbitrary<unknown>): unknown {
+  const found = shortestValues.get(of) ?? { value: shortest(values()) };
+  shortestValues.set(of, found);
   return found.value;
 }
 

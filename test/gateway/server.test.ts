@@ -203,12 +203,6 @@ describe("things that go wrong", () => {
       [message, { name: "SPANGATE_MAX_RUNING" }],
     ]);
   });
-
-  test("a folder without a model is one sentence that names the file", async () => {
-    await expect(start({ SPANGATE_DATA: dataDir, SPANGATE_MODEL: dataDir })).rejects.toThrow(
-      /^\S+: no config.json there; a model's folder has/,
-    );
-  });
 });
 
 test("a worker that fails for good is the server's own failure", async () => {

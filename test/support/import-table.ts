@@ -359,7 +359,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "package.json",
   ],
   "gateway/server.ts": ["gateway", "db", "package.json"],
-  "gateway/main.ts": ["gateway/base", "gateway/config.ts", "gateway/process", "gateway/server.ts"],
+  "gateway/main.ts": ["gateway/base", "gateway/compose", "gateway/config.ts", "gateway/process", "gateway/server.ts"],
   test: ["*"],
 };
 

@@ -50,7 +50,7 @@ function applyFlags(input: CommandInput): void {
 async function checked(input: CommandInput): Promise<void> {
   try {
     const env = withSecrets(process.env);
-    await checkStart(parseConfig(env), env, true);
+    await checkStart(parseConfig(env), env);
   } catch (error) {
     if (error instanceof SettingError && input.isGiven(flagOf(error.variable))) {
       throw new UsageError(`--${flagOf(error.variable)} ${error.problem}`);

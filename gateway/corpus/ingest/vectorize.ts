@@ -8,6 +8,7 @@ import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import {
   copyVectors,
+  hasVectorIndexes,
   insertVectors,
   lastVisibleSeq,
   listUnembedded,
@@ -139,10 +140,12 @@ export class Vectorizer {
   }
 
   async #embedAll(signal: AbortSignal): Promise<void> {
+    const lastSeq = lastVisibleSeq(this.#db);
+    // Nothing to embed and nothing to repair: the model's process starts with its first use.
+    if (lastSeq === 0 && !hasVectorIndexes(this.#db)) return;
     const model = await this.#tryModel();
     if (model === undefined) return;
     const pace = new Pace();
-    const lastSeq = lastVisibleSeq(this.#db);
     while (this.#doneSeq < lastSeq && !signal.aborted) {
       const windowEnd = Math.min(this.#doneSeq + rowsPerWindow, lastSeq);
       const range = { afterSeq: this.#doneSeq, lastSeq: windowEnd, limit: fragmentsPerPiece };

@@ -1,8 +1,8 @@
 /**
  * POST /mcp: the Model Context Protocol over streamable HTTP, without sessions: each message is a request of its own,
- * with the key, the limits and the body bounds that every route has. The protocol is the official SDK's part.
+ * with the key, the limits and the body bounds that every route has. The protocol is the official SDK's part, which is
+ * loaded with the first message: it would be a tenth of the server's start.
  */
-import { createMcpHandler, localhostAllowedOrigins, validateOriginHeader } from "@modelcontextprotocol/server";
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
@@ -12,7 +12,7 @@ import { type AppEnv, principalOf, tenantIdOf } from "../transport/context.ts";
 import { shortString } from "../transport/fields.ts";
 import { readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
-import { makeServer, type ToolDeps } from "./tools.ts";
+import type { ToolDeps } from "./tools.ts";
 
 export interface McpDeps extends ToolDeps {
   /** Origins whose pages may call this server; "*": all. */
@@ -42,7 +42,7 @@ const about = {
 
 export function addMcpRoutes(app: Hono<AppEnv>, { corsOrigins, ...deps }: McpDeps): void {
   declare(app, "POST /mcp", about, async (context) => {
-    requireOrigin(context, corsOrigins);
+    await requireOrigin(context, corsOrigins);
     const caller = {
       requestId: context.get("requestId"),
       tenantId: tenantIdOf(context),
@@ -51,6 +51,8 @@ export function addMcpRoutes(app: Hono<AppEnv>, { corsOrigins, ...deps }: McpDep
       stores: readQuery(context, querySchema).vector_store_ids,
     };
     const parsedBody = await readJson(context, messageSchema, { maxBytes: limits.mcpBodyBytes });
+    const { createMcpHandler } = await import("@modelcontextprotocol/server");
+    const { makeServer } = await import("./tools.ts");
     // Nothing here changes while a client is connected, so there is nothing to subscribe to.
     const handler = createMcpHandler(() => makeServer(deps, caller), { maxSubscriptions: 0, keepAliveMs: 0 });
     const answer = await handler.fetch(context.req.raw, { parsedBody });
@@ -66,8 +68,9 @@ export function addMcpRoutes(app: Hono<AppEnv>, { corsOrigins, ...deps }: McpDep
  * none.
  * @throws ApiError origin_not_allowed
  */
-function requireOrigin(context: Context<AppEnv>, allowed: readonly string[]): void {
+async function requireOrigin(context: Context<AppEnv>, allowed: readonly string[]): Promise<void> {
   const origin = context.req.header("origin");
   if (origin === undefined || allowed.includes("*") || allowed.includes(origin)) return;
+  const { localhostAllowedOrigins, validateOriginHeader } = await import("@modelcontextprotocol/server");
   if (!validateOriginHeader(origin, localhostAllowedOrigins()).ok) throw new ApiError("origin_not_allowed");
 }

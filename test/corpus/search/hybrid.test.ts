@@ -17,6 +17,8 @@ const meanings = [
 class MeaningEmbedder implements Embedder {
   readonly roles: string[] = [];
   readonly failures: ApiError[] = [];
+  /** How often its process would have been started for its card. */
+  opened = 0;
   readonly modelId: string;
   readonly dimensions = 8;
 
@@ -25,6 +27,7 @@ class MeaningEmbedder implements Embedder {
   }
 
   card() {
+    this.opened += 1;
     return Promise.resolve({ modelId: this.modelId, dimensions: this.dimensions });
   }
 
@@ -139,6 +142,22 @@ describe("the embedder", () => {
     expect((await names())[0]).toBe("sea.txt");
     const models = world.db.client.query("select distinct model_seq from fragment_vectors").all();
     expect(models).toHaveLength(1);
+  });
+
+  test("a start opens none where no fragment was ever stored, and one where an index of deleted ones is left", async () => {
+    await world.corpus.start();
+    await world.corpus.idle();
+    expect(embedder.opened).toBe(0);
+    const made = await files();
+    expect(embedder.opened).toBeGreaterThan(0);
+    for (const { id } of made) world.corpus.corpusFiles.detach(store, id, { deleteUnused: true });
+    await world.corpus.idle();
+    await world.close();
+    const next = new MeaningEmbedder();
+    world = createWorld(dir, { embedder: next });
+    await world.corpus.start();
+    await world.corpus.idle();
+    expect(next.opened).toBe(1);
   });
 
   test("that is missing: words alone by default, and asking for more is refused by name", async () => {
