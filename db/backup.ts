@@ -70,8 +70,11 @@ export function backupFolder(dataDir: string, target: string): BackupReport {
   }
 }
 
-/** KV files are not a part of a backup, and their keys would open copies of them. */
-const keyTables = ["kv_objects", "kv_scopes"];
+/**
+ * KV files are not a part of a backup, and their keys would open copies of them. A restored server has another name in
+ * buckets, so that it takes nothing away from the one that it was copied from.
+ */
+const keyTables = ["kv_objects", "kv_scopes", "kv_bucket_removals", "kv_bucket"];
 
 function removeKeys(copy: Database): void {
   copy.run("pragma secure_delete = on");

@@ -9,7 +9,7 @@ export type KvScopeRow = typeof kvScopes.$inferSelect;
 export type KvObjectRow = typeof kvObjects.$inferSelect;
 
 /** What removing an object leaves to be done. */
-export type GoneObject = Pick<KvObjectRow, "id" | "bytes" | "blockCount" | "tenantId">;
+export type GoneObject = Pick<KvObjectRow, "id" | "bytes" | "blockCount" | "tenantId" | "onDisk" | "inBucket">;
 
 /** An object with what is needed to open it. */
 export interface ListedObject extends KvObjectRow {
@@ -18,11 +18,9 @@ export interface ListedObject extends KvObjectRow {
   readonly scopeKey: Buffer;
 }
 
-const gone = {
-  id: kvObjects.id,
-  bytes: kvObjects.bytes,
-  blockCount: kvObjects.blockCount,
-  tenantId: kvObjects.tenantId,
+export const gone = {
+  ...{ id: kvObjects.id, bytes: kvObjects.bytes, blockCount: kvObjects.blockCount, tenantId: kvObjects.tenantId },
+  ...{ onDisk: kvObjects.onDisk, inBucket: kvObjects.inBucket },
 };
 
 export function findKvScope(db: Db, name: string): KvScopeRow | undefined {
@@ -43,6 +41,10 @@ export function insertKvObject(
     const { seq } = findKvScope(db, scope.name) ?? insertRow(db, "insertKvScope", kvScopes, scope);
     insertRow(db, "insertKvObject", kvObjects, { ...object, scopeSeq: seq });
   });
+}
+
+export function findKvObject(db: Db, id: string): KvObjectRow | undefined {
+  return findRow(db, "findKvObject", kvObjects, { id });
 }
 
 export function hasKvObject(db: Db, lastKey: string): boolean {
@@ -95,7 +97,7 @@ export function listKvRoots(db: Db): readonly { readonly rootKey: string; readon
   );
 }
 
-/** The names of all files that have a row. */
+/** All objects, with where they are. */
 export function listKvObjectIds(db: Db): readonly GoneObject[] {
   return db.statement("listKvObjectIds", (orm) => orm.select(gone).from(kvObjects).all());
 }
@@ -110,11 +112,11 @@ export function touchKvSpans(db: Db, spanKeys: readonly string[], usedAt: number
   );
 }
 
-/** The objects that were not used for the longest time and are not pinned; of one tenant, or undefined: of all. */
+/** The objects in the folder that were not used for the longest time and are not pinned; of one tenant, or undefined: of all. */
 export function oldestKvObjects(db: Db, tenantId: TenantId | undefined, limit: number): readonly GoneObject[] {
   const isOwn = tenantId === undefined ? undefined : eq(kvObjects.tenantId, tenantId);
   // Written out, since SQLite takes a partial index for a literal alone.
-  const loose = and(sql`${kvObjects.pinned} = 0`, isOwn);
+  const loose = and(sql`${kvObjects.pinned} = 0 and ${kvObjects.onDisk} = 1`, isOwn);
   return db.statement("oldestKvObjects", (orm) =>
     orm.select(gone).from(kvObjects).where(loose).orderBy(asc(kvObjects.usedAt)).limit(limit).all(),
   );
@@ -138,11 +140,16 @@ export function listPinnedKvSpans(db: Db): readonly string[] {
   return rows.map(({ key }) => key);
 }
 
-/** Bytes of all pinned objects. */
-export function sumPinnedKv(db: Db): number {
+/** Bytes of all pinned objects that are in the folder, or in the bucket. */
+export function sumPinnedKv(db: Db, place: "disk" | "s3"): number {
+  const isThere = place === "disk" ? eq(kvObjects.onDisk, 1) : gt(kvObjects.inBucket, 0);
   const bytes = sql<number>`coalesce(sum(${kvObjects.bytes}), 0)`;
   const row = db.statement("sumPinnedKv", (orm) =>
-    orm.select({ bytes }).from(kvObjects).where(sql`${kvObjects.pinned} = 1`).get(),
+    orm
+      .select({ bytes })
+      .from(kvObjects)
+      .where(and(sql`${kvObjects.pinned} = 1`, isThere))
+      .get(),
   );
   return row?.bytes ?? 0;
 }

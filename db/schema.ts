@@ -361,4 +361,19 @@ export const kvObjects = sqliteTable("kv_objects", {
   tenantId: text("tenant_id").$type<TenantId>().notNull(),
   blockCount: integer("block_count").notNull(),
   pinned: integer("pinned").notNull(),
+  /** 1: the folder has its file. */
+  onDisk: integer("on_disk").notNull(),
+  /** See `inBucket` in kv-bucket.ts. */
+  inBucket: integer("in_bucket").notNull(),
+});
+
+export const kvBucket = sqliteTable("kv_bucket", {
+  id: integer("id").primaryKey(),
+  serverId: text("server_id").notNull(),
+  address: text("address").notNull(),
+});
+
+export const kvBucketRemovals = sqliteTable("kv_bucket_removals", {
+  seq: seq(),
+  id: text("id").notNull(),
 });

@@ -199,6 +199,8 @@ export interface Config {
   /** Bytes of KV in files; 0: none; undefined: a part of what is free. */
   readonly kvDiskBytes: number | undefined;
   readonly kvDiskPath: string;
+  /** Where copies of these files go; undefined: nowhere. */
+  readonly kvBucket: KvBucketConfig | undefined;
   /** What each tenant may store that has no limit of its own; undefined: as much as it leaves free on the disk. */
   readonly tenantStorageBytes: number | undefined;
   readonly weights: "float32" | "int8";
@@ -220,6 +222,20 @@ export interface Config {
   /** Networks that stored sources may be read from beside the public internet, in CIDR notation. */
   readonly sourceNetworks: readonly string[];
   readonly logLevel: (typeof logLevels)[number];
+}
+
+export interface KvBucketConfig {
+  readonly bucket: string;
+  /** Empty, or ends with a slash. */
+  readonly prefix: string;
+  readonly mostBytes: number;
+  readonly access: {
+    readonly endpoint?: string | undefined;
+    readonly region?: string | undefined;
+    readonly accessKeyId: string;
+    readonly secretAccessKey: string;
+    readonly sessionToken?: string | undefined;
+  };
 }
 
 type Shape = { readonly [Name in keyof typeof gatewaySettings]: (typeof gatewaySettings)[Name]["schema"] };
@@ -268,6 +284,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     kvHostBytes: values.SPANGATE_KV_HOST_BYTES,
     kvDiskBytes: values.SPANGATE_KV_DISK_BYTES,
     kvDiskPath: values.SPANGATE_KV_DISK_PATH ?? resolve(values.SPANGATE_DATA, "kv"),
+    kvBucket: kvBucketOf(values),
     tenantStorageBytes: values.SPANGATE_TENANT_STORAGE_BYTES,
     weights: values.SPANGATE_WEIGHTS,
     maxRunning: values.SPANGATE_MAX_RUNNING,
@@ -283,4 +300,27 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     sourceNetworks: values.SPANGATE_SOURCE_NETWORKS,
     logLevel: values.SPANGATE_LOG,
   });
+}
+
+/** @throws SettingError */
+function kvBucketOf(values: z.infer<typeof schema>): KvBucketConfig | undefined {
+  const { SPANGATE_KV_S3: address, AWS_ACCESS_KEY_ID: accessKeyId, AWS_SECRET_ACCESS_KEY: secretAccessKey } = values;
+  if (address === undefined) return undefined;
+  if (values.SPANGATE_KV_DISK_BYTES === 0) {
+    throw new SettingError(
+      "SPANGATE_KV_DISK_BYTES",
+      "must not be 0 with SPANGATE_KV_S3: the bucket has copies of files",
+    );
+  }
+  const forBucket = "must be set with SPANGATE_KV_S3";
+  if (accessKeyId === undefined) throw new SettingError("AWS_ACCESS_KEY_ID", forBucket);
+  if (secretAccessKey === undefined) throw new SettingError("AWS_SECRET_ACCESS_KEY", forBucket);
+  // Other programs read these too, so they are looked at here alone.
+  for (const name of ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION"] as const) {
+    if (/^[\x21-\x7e]{1,8192}$/.test(values[name] ?? "unset")) continue;
+    throw new SettingError(name, "must be printable ASCII without spaces, of at most 8192 characters");
+  }
+  const { SPANGATE_KV_S3_ENDPOINT: endpoint, AWS_REGION: region, AWS_SESSION_TOKEN: sessionToken } = values;
+  const access = { endpoint, region, accessKeyId, secretAccessKey, sessionToken };
+  return { ...address, mostBytes: values.SPANGATE_KV_S3_BYTES, access };
 }

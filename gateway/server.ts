@@ -75,7 +75,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const records = openRecords(db, storage, log, options.env);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
-  const { kv, kvScopes } = openKvObjects(config, { db, secret, workers, tenants, log });
+  const { kv, kvScopes } = openKvObjects(config, { db, secret, workers, tenants, env: options.env, log });
   const spans = openSpans({ workers, text, tenants, meter, kv, metrics: () => records.metrics });
   const [searches, threads] = [new Searches(db), openThreads()];
   const corpus = new Corpus({

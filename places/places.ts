@@ -18,6 +18,7 @@ export const programs = {
   confine: "gateway/extract/main.ts",
   document: "gateway/extract/document.ts",
   gather: "gateway/sources/main.ts",
+  mover: "gateway/mover/main.ts",
   "compile-thread": "gateway/tools/compile-thread.ts",
   "search-thread": "gateway/corpus/search/search-thread.ts",
   worker: "worker/main.ts",

@@ -50,6 +50,7 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
       return engine.pin(message.blockKeys, message.pinned);
     case "keep":
     case "catalog":
+    case "moved":
     case "forget":
       return engine.tiers.disk?.receive(message);
     case "stats":

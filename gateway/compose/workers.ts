@@ -17,9 +17,11 @@ import { Heartbeat } from "../dispatch/workers/heartbeat.ts";
 import { spawnLink } from "../dispatch/workers/link.ts";
 import { Registry } from "../dispatch/workers/registry.ts";
 import { Supervisor, type WorkerEvents } from "../dispatch/workers/supervisor.ts";
+import type { BucketSettings } from "../kv/bucket.ts";
 import { KvObjects } from "../kv/objects.ts";
 import { KvScopes } from "../kv/scopes.ts";
-import { workerEnvironment } from "../process/child-environment.ts";
+import { Mover } from "../mover/mover.ts";
+import { moverEnvironment, workerEnvironment } from "../process/child-environment.ts";
 import { CorpusOwners } from "../tenant/corpus-owners.ts";
 import type { ServerSecret } from "../tenant/secret.ts";
 import type { TenantService } from "../tenant/tenants.ts";
@@ -161,6 +163,7 @@ function eventsOf(
 }
 
 interface KvParts {
+  readonly env: WorkersOptions["env"];
   readonly db: Db;
   readonly secret: ServerSecret;
   readonly workers: Pick<Workers, "registry" | "supervisor" | "dispatcher">;
@@ -168,12 +171,31 @@ interface KvParts {
   readonly log: Log;
 }
 
+/** What KV needs of a bucket. Its process is started with the first thing that there is to do. */
+function bucketOf(
+  { kvBucket, kvDiskPath: folder }: Config,
+  { env, tenants }: Pick<KvParts, "env" | "tenants">,
+): BucketSettings | undefined {
+  if (kvBucket === undefined) return undefined;
+  const { bucket, prefix, access, mostBytes } = kvBucket;
+  const openMover = (serverId: string): Mover =>
+    new Mover({ bucket, prefix: `${prefix}${serverId}/`, access, folder }, moverEnvironment(env));
+  const { endpoint = `https://s3.${access.region ?? "us-east-1"}.amazonaws.com` } = access;
+  return {
+    address: `s3://${bucket}/${prefix} at ${endpoint}`,
+    mostBytes,
+    openMover,
+    quotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId, "s3"),
+  };
+}
+
 /** KV in files: knows workers, the database and the folder. */
-export function openKvObjects(config: Config, { db, secret, workers, tenants, log }: KvParts) {
+export function openKvObjects(config: Config, { db, secret, workers, tenants, env, log }: KvParts) {
   const { registry, supervisor, dispatcher } = workers;
   const kvScopes = new KvScopes(secret.derive("kv"));
   const kv = new KvObjects({
     ...{ db, scopes: kvScopes, folder: config.kvDiskPath, mostBytes: config.kvDiskBytes, log },
+    bucket: bucketOf(config, { env, tenants }),
     owner: Buffer.from(secret.derive("kv-folder")).toString("hex").slice(0, 32),
     send: (workerId, message) => supervisor.send(workerId, message),
     readyWorkers: () => registry.ready().map(({ id }) => id),

@@ -8,7 +8,6 @@ import {
   listPinnedKvSpans,
   oldestKvObjects,
   pinKvSpans,
-  removeKvObjects,
   sumPinnedKv,
   touchKvSpans,
 } from "../../db/kv-objects.ts";
@@ -45,8 +44,8 @@ export interface KvAccountOptions {
   readonly room: Room;
   /** Bytes that a tenant may keep in files; undefined: as many as there is room for. */
   readonly quotaBytesOf: (tenantId: TenantId) => number | undefined;
-  /** Rows were removed to make room. */
-  readonly onGone: (objects: readonly GoneObject[]) => void;
+  /** Takes these objects out of the folder, to make room. */
+  readonly onDrop: (objects: readonly GoneObject[]) => void;
 }
 
 /** Spans whose use is not written down yet, at most. */
@@ -82,7 +81,7 @@ export class KvAccount {
   }
 
   get pinnedBytes(): number {
-    return sumPinnedKv(this.#options.db);
+    return sumPinnedKv(this.#options.db, "disk");
   }
 
   of(tenantId: TenantId): KvSum {
@@ -108,7 +107,6 @@ export class KvAccount {
 
   /** A request uses these spans: they are dropped last. */
   noteUse({ runs }: TokenPlan): void {
-    if (this.#all.objects === 0) return;
     for (const { kind, blockKeys } of runs) {
       const spanKey = blockKeys.at(-1);
       if (kind === "span" && spanKey !== undefined && this.#used.size < usedSpans) this.#used.add(spanKey);
@@ -158,17 +156,17 @@ export class KvAccount {
 
   /** @returns whether so many bytes were freed */
   #free(bytes: number, tenantId: TenantId | undefined): boolean {
-    const { db, onGone } = this.#options;
+    const { db, onDrop } = this.#options;
     if (bytes > 0) this.#flush();
     for (let left = bytes; left > 0; ) {
-      const ids: string[] = [];
+      const rows: GoneObject[] = [];
       for (const row of oldestKvObjects(db, tenantId, removedAtOnce)) {
         if (left <= 0) break;
-        ids.push(row.id);
+        rows.push(row);
         left -= row.bytes;
       }
-      if (ids.length === 0) return false;
-      onGone(removeKvObjects(db, ids));
+      if (rows.length === 0) return false;
+      onDrop(rows);
     }
     return true;
   }
@@ -194,7 +192,12 @@ export class KvAccount {
   }
 }
 
-const sumOf = ({ objects, blocks, bytes }: KvSum, object: GoneObject, sign: 1 | -1): KvSum => ({
+/** @param sign whether the object comes or goes */
+export const sumOf = (
+  { objects, blocks, bytes }: KvSum,
+  object: Pick<GoneObject, "blockCount" | "bytes">,
+  sign: 1 | -1,
+): KvSum => ({
   objects: objects + sign,
   blocks: blocks + sign * object.blockCount,
   bytes: bytes + sign * object.bytes,

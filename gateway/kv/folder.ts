@@ -1,5 +1,6 @@
 /**
- * The folder of KV files. A file is called by its object's id, and while it is written `w<worker>-<id>.tmp`. The file
+ * The folder of KV files. A file is called by its object's id, and while it is written `w<worker>-<id>.tmp`, or
+ * `s3-<id>.tmp`. The file
  * `owner` names the server that the folder belongs to; that server's data folder is locked, so no other has it.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -22,10 +23,13 @@ export const systemFolderFiles: FolderFiles = {
 
 const ownerName = "owner";
 const objectPattern = /^[0-9a-f]{32}$/;
-const temporaryPattern = /^w\d+-[0-9a-f]{32}\.tmp$/;
+const temporaryPattern = /^(?:w\d+|s3)-[0-9a-f]{32}\.tmp$/;
 
 export const temporaryName = (workerId: string, objectId: string): string =>
   `w${workerId.replace("worker-", "")}-${objectId}.tmp`;
+
+/** The same while it comes from the bucket. */
+export const bucketAside = (objectId: string): string => `s3-${objectId}.tmp`;
 
 /** Why the folder cannot be used, in words that follow its name. */
 export class FolderRefused extends Error {}

@@ -1,9 +1,11 @@
 /**
  * Owns what KV lies in files: asks workers to write what was prepared, tells them what is there, makes room, and forgets.
+ * With a bucket, what makes room in the folder stays there, and comes back when a worker asks for it.
  * A row is the commit of a file. Forgetting removes rows first, with the only keys, then tells the workers, then unlinks.
  */
 import { randomBytes } from "node:crypto";
 import type { TenantId } from "../../db/ids.ts";
+import { inBucket } from "../../db/kv-bucket.ts";
 import {
   deadKvScopes,
   findKvScope,
@@ -13,7 +15,6 @@ import {
   insertKvObject,
   kvScopesOfTenant,
   type ListedObject,
-  listKvObjectIds,
   listKvObjects,
   listKvRoots,
   listKvScopes,
@@ -30,13 +31,14 @@ import {
   kvObjectSizes,
   kvObjectVersion,
 } from "../../worker/contract/kv-object.ts";
-import type { GatewayMessage, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { FileTier, GatewayMessage, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import { KvAccount, type TenantTierUse, type TierUse } from "./account.ts";
+import type { BucketSettings } from "./bucket.ts";
 import {
   type FolderFiles,
   FolderRefused,
@@ -45,6 +47,7 @@ import {
   systemFolderFiles,
   temporaryName,
 } from "./folder.ts";
+import { KvPlaces } from "./places.ts";
 import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
 import type { KvScopes, ScopeFacts } from "./scopes.ts";
@@ -60,6 +63,8 @@ export interface KvObjectsOptions {
   readonly mostBytes: number | undefined;
   /** Bytes that a tenant may keep in files; undefined: as many as there is room for. */
   readonly quotaBytesOf: (tenantId: TenantId) => number | undefined;
+  /** Where copies of the files go; absent: nowhere. */
+  readonly bucket?: BucketSettings | undefined;
   readonly log: Log;
   readonly send: (workerId: string, message: GatewayMessage) => boolean;
   readonly readyWorkers: () => readonly string[];
@@ -88,6 +93,7 @@ export class KvObjects {
   readonly #writes = new KvWrites();
   readonly #roots = new Map<string, TenantId>();
   readonly #account: KvAccount;
+  readonly #places: KvPlaces;
   #isOn = false;
 
   constructor(options: KvObjectsOptions) {
@@ -95,13 +101,23 @@ export class KvObjects {
     const { db, scopes, folder, mostBytes, quotaBytesOf, log, freeBytes, files = systemFolderFiles } = options;
     const nowMs = () => performance.now();
     this.#room = new Room({ folder, mostBytes, log, nowMs, ...(freeBytes && { freeBytes }) });
-    this.#account = new KvAccount({ db, room: this.#room, quotaBytesOf, onGone: (objects) => this.#gone(objects) });
+    this.#places = new KvPlaces({
+      ...{ db, folder, bucket: options.bucket, log },
+      account: () => this.#account,
+      removal: () => this.#removal,
+      writing: (tenantId) => ({ all: this.#writes.bytes, own: this.#writes.bytesOf(tenantId) }),
+      remove: (ids) => this.#remove(ids),
+      broadcast: (message) => this.#broadcast(message),
+      tellAgain: (row) => this.#tellAll(listKvObjects(db, row, row.seq - 1, 1)),
+    });
+    const onDrop = (objects: readonly GoneObject[]): void => this.#places.drop(objects);
+    this.#account = new KvAccount({ db, room: this.#room, quotaBytesOf, onDrop });
     this.#removal = new KvRemoval({
       ...{ db, folder, files, log },
       onGone: (objects) => this.#gone(objects),
       onDestroyed: (rootKeys) => {
         scopes.forgetKeys();
-        this.#forget({ type: "forget", objectIds: [], rootKeys });
+        this.#broadcast({ type: "forget", objectIds: [], rootKeys });
       },
     });
   }
@@ -114,11 +130,7 @@ export class KvObjects {
       return this.#removal.scopes(listKvScopes(db).map(({ seq }) => seq));
     try {
       const files = new Set(openKvFolder(system, folder, owner));
-      const rows = listKvObjectIds(db);
-      const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
-      for (const ids of chunks(missing)) removeKvObjects(db, ids);
-      this.#account.add(rows.filter(({ id }) => files.delete(id)));
-      this.#removal.unlink([...files]);
+      this.#removal.unlink(this.#places.open(files, isOff));
       this.#isOn = !isOff;
     } catch (error) {
       if (!(error instanceof FolderRefused)) throw error;
@@ -129,9 +141,11 @@ export class KvObjects {
     this.#removal.keyless();
     for (const { rootKey, tenantId } of listKvRoots(db)) this.#roots.set(rootKey, tenantId);
     this.#account.start();
+    this.#places.start();
   }
 
   async stop(): Promise<void> {
+    await this.#places.stop();
     this.#writes.settleAll(() => true);
     this.#account.stop();
     await this.#removal.stop();
@@ -141,7 +155,8 @@ export class KvObjects {
   usage(): readonly TierUse[] {
     if (!this.#isOn) return [];
     const { all, pinnedBytes } = this.#account;
-    return [{ tier: "disk", ...all, pinnedBytes, quotaBytes: this.#room.mostBytes(all.bytes) }];
+    const disk: TierUse = { tier: "disk", ...all, pinnedBytes, quotaBytes: this.#room.mostBytes(all.bytes) };
+    return [disk, this.#places.bucketUse()].filter((use) => use !== undefined);
   }
 
   /** What each tenant has there. */
@@ -181,6 +196,7 @@ export class KvObjects {
       await yieldToOthers();
     }
     await this.#removal.all(() => removeOtherKv(db, card.digest, nameOf(format), removedAtOnce));
+    this.#places.wake();
   }
 
   onMessage(message: WorkerMessage): void {
@@ -193,15 +209,14 @@ export class KvObjects {
         if (pending !== undefined && !isPassing) this.#room.rest(message.reason);
         return;
       }
-      case "load failed": {
-        const { objectId, reason } = message;
-        const { db, log, folder } = this.#options;
-        const gone = db.removing(() => removeKvObjects(db, [objectId]));
-        this.#gone(gone);
-        if (gone.length > 0)
-          log("warn", "a KV file cannot be read: its blocks are computed", { folder, objectId, reason });
+      case "load failed":
+        return this.#places.unreadable(message.objectId, message.reason);
+      case "fetch":
+        void this.#places.fetch(message.objectId).catch((error: unknown) => {
+          const reason = error instanceof Error ? error.message : "unknown failure";
+          this.#options.log("warn", "a KV file was not fetched from the bucket: its blocks are computed", { reason });
+        });
         return;
-      }
       default:
         return;
     }
@@ -215,7 +230,7 @@ export class KvObjects {
 
   /** Requests use these spans: they are dropped last. */
   noteUse(plan: TokenPlan): void {
-    this.#account.noteUse(plan);
+    if (this.#account.all.objects > 0 || !this.#places.isBucketEmpty) this.#account.noteUse(plan);
   }
 
   /** Whether nothing is gained by asking for the span to be kept: it is in files, or nothing is written now. */
@@ -283,8 +298,7 @@ export class KvObjects {
     const { blockTokens } = format;
     const tokens = tokenIds.slice(first * blockTokens, (first + keys.length) * blockTokens);
     const bytes = kvObjectSizes(tokens.length, format).fileBytes;
-    const writing = { all: this.#writes.bytes, own: this.#writes.bytesOf(facts.tenantId) };
-    if (!this.#account.makeRoom(bytes, facts.tenantId, writing)) return undefined;
+    if (!this.#places.makeRoom(bytes, facts.tenantId)) return undefined;
     const object: KvObject = {
       id: randomBytes(16).toString("hex"),
       dataKey: new Uint8Array(randomBytes(dataKeyBytes)),
@@ -305,6 +319,10 @@ export class KvObjects {
     const message = { type: "keep", object, folder, temporaryName: name, tokenIds: tokens, blockKeys: keys } as const;
     if (!send(workerId, message)) this.#writes.settle(object.id);
     return end;
+  }
+
+  #remove(ids: readonly string[]): void {
+    if (ids.length > 0) this.#gone(removeKvObjects(this.#options.db, ids));
   }
 
   /** Texts are gone while they are being written. */
@@ -329,38 +347,52 @@ export class KvObjects {
   }
 
   #commit({ object, facts, scopeName, spanKey, modelDigest, format, bytes, blockCount }: PendingObject): void {
-    const { db, scopes, folder, readyWorkers, send } = this.#options;
+    const { db, scopes, folder } = this.#options;
     const { id, dataKey, rootKey, previousKey, lastKey, position, tokenCount } = object;
     const sealed = scopes.seal(scopeName, findKvScope(db, scopeName)?.sealedKey, id, dataKey);
     const scope = { name: scopeName, ...facts, sealedKey: sealed.scope };
     const keys = { rootKey, previousKey, lastKey, spanKey, position, tokenCount };
     const whose = { tenantId: facts.tenantId, blockCount, pinned: Number(this.#account.isPinned(spanKey)) };
-    const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, ...whose, bytes, usedAt: Date.now() };
+    const place = { ...whose, onDisk: 1, inBucket: inBucket.no };
+    const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, ...place, bytes, usedAt: Date.now() };
     insertKvObject(db, scope, row);
     this.#account.add([row]);
     this.#roots.set(rootKey, facts.tenantId);
     this.#room.written();
-    for (const workerId of readyWorkers()) {
-      send(workerId, { type: "catalog", folder, objects: [object], warm: false });
-    }
+    this.#broadcast({ type: "catalog", folder, objects: [object], warm: false });
+    this.#places.wake();
+  }
+
+  #tellAll(rows: readonly ListedObject[]): void {
+    for (const workerId of this.#options.readyWorkers()) this.#tell(workerId, rows, false);
   }
 
   #tell(workerId: string, rows: readonly ListedObject[], warm: boolean): void {
     const { folder, send, scopes, ownerOf } = this.#options;
-    const objects = rows.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
-    if (objects.length > 0) send(workerId, { type: "catalog", folder, objects, warm });
+    const tell = (some: readonly ListedObject[], tier: FileTier): void => {
+      const objects = some.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
+      if (objects.length > 0) send(workerId, { type: "catalog", folder, objects, warm: warm && tier === "disk", tier });
+    };
+    tell(
+      rows.filter(({ onDisk }) => onDisk === 1),
+      "disk",
+    );
+    tell(
+      rows.filter(({ onDisk }) => onDisk === 0),
+      "s3",
+    );
   }
 
   /** Rows are removed: workers forget the objects, and the files go. */
   #gone(objects: readonly GoneObject[]): void {
     if (objects.length === 0) return;
-    this.#account.remove(objects);
+    this.#places.gone(objects);
     const objectIds = objects.map(({ id }) => id);
-    this.#forget({ type: "forget", objectIds });
+    this.#broadcast({ type: "forget", objectIds });
     this.#removal.unlink(objectIds);
   }
 
-  #forget(message: GatewayMessage): void {
+  #broadcast(message: GatewayMessage): void {
     for (const workerId of this.#options.readyWorkers()) this.#options.send(workerId, message);
   }
 }

@@ -73,6 +73,11 @@ export class KvRemoval {
     }
   }
 
+  /** Resolves when the files that are to go by now are gone. */
+  get settled(): Promise<void> {
+    return this.#work;
+  }
+
   /** Removes files that have no row. */
   unlink(names: readonly string[]): void {
     const { files, folder } = this.#options;

@@ -36,6 +36,17 @@ export function embedderEnvironment(
   return result;
 }
 
+/** What programs that speak TLS are told of certificates and proxies. */
+const forConnections = [
+  ...["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"],
+  ...["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"],
+];
+
+/** The whole environment of the process that speaks to the bucket: it gets its keys otherwise. */
+export function moverEnvironment(env: Readonly<Record<string, string | undefined>>): Record<string, string> {
+  return Object.fromEntries(forConnections.flatMap((name) => (env[name] ? [[name, env[name]]] : [])));
+}
+
 /** The whole environment of a worker process: only what the worker needs, and above all no credential. */
 export function workerEnvironment(
   config: Config,

@@ -12,6 +12,9 @@ const adminKey = "SPANGATE_ADMIN_KEY";
 export const secretSettings: readonly string[] = [
   adminKey,
   "SPANGATE_API_KEY",
+  "AWS_ACCESS_KEY_ID",
+  "AWS_SECRET_ACCESS_KEY",
+  "AWS_SESSION_TOKEN",
   "OTEL_EXPORTER_OTLP_HEADERS",
   "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 ];

@@ -4,7 +4,18 @@
  */
 import { z } from "zod";
 import { logLevels } from "../base/log.ts";
-import { byteSize, byteSizeOrAuto, corsOrigins, devices, folder, networks, onOrOff, wholeNumber } from "./values.ts";
+import {
+  bucketAddress,
+  byteSize,
+  byteSizeOrAuto,
+  corsOrigins,
+  devices,
+  folder,
+  networks,
+  onOrOff,
+  serverUrl,
+  wholeNumber,
+} from "./values.ts";
 
 const mib = 1024 * 1024;
 
@@ -14,6 +25,8 @@ export const settingLimits = {
   apiKeyChars: 256,
   /** Bytes that a quota or a pool may have. */
   bytes: 2 ** 42,
+  /** Bytes that a bucket may have of this server. */
+  bucketBytes: 2 ** 50,
 } as const;
 
 export interface Setting {
@@ -155,6 +168,53 @@ export const gatewaySettings = {
     value: "DIR",
     byDefault: "`kv` in the data folder",
     meaning: "where these files lie: a folder of this server alone",
+  },
+  SPANGATE_KV_S3: {
+    schema: bucketAddress().optional(),
+    value: "s3://BUCKET/PREFIX",
+    byDefault: "none",
+    meaning:
+      "a bucket that gets a copy of each of these files, from where they come back when the folder has them no more ([how](#kv-in-a-bucket))",
+  },
+  SPANGATE_KV_S3_BYTES: {
+    schema: byteSize(mib, settingLimits.bucketBytes).prefault("1TiB"),
+    value: "SIZE",
+    byDefault: "`1TiB`",
+    meaning: "what is kept in the bucket; what was used longest ago makes room",
+  },
+  SPANGATE_KV_S3_ENDPOINT: {
+    schema: serverUrl().optional(),
+    value: "URL",
+    byDefault: "Amazon's",
+    meaning: "the bucket's server; any address, since the operator names it",
+  },
+  AWS_ACCESS_KEY_ID: {
+    schema: z.string().optional(),
+    value: "ID",
+    byDefault: "none",
+    meaning: "for `SPANGATE_KV_S3`, as the next three are; the server takes them out of its environment at once",
+    flag: false,
+  },
+  AWS_SECRET_ACCESS_KEY: {
+    schema: z.string().optional(),
+    value: "KEY",
+    byDefault: "none",
+    meaning: "the key itself",
+    flag: false,
+  },
+  AWS_SESSION_TOKEN: {
+    schema: z.string().optional(),
+    value: "TOKEN",
+    byDefault: "none",
+    meaning: "belongs to keys that end; then the server has to be started with new ones",
+    flag: false,
+  },
+  AWS_REGION: {
+    schema: z.string().optional(),
+    value: "NAME",
+    byDefault: "`us-east-1`",
+    meaning: "the bucket's region",
+    flag: false,
   },
   SPANGATE_MAX_RUNNING: {
     // The worker's own setting, and its default.

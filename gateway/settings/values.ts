@@ -43,6 +43,33 @@ export const byteSizeOrAuto = (min: number, max: number) =>
     .transform((text) => (text === "auto" ? undefined : text))
     .pipe(byteSize(min, max).optional());
 
+/**
+ * A bucket and what its objects' names begin with, as in `s3://bucket/prefix`. Bucket names are Amazon's, and prefixes
+ * have the characters that it calls safe, so that no server and no URL needs them written otherwise.
+ */
+export const bucketAddress = () =>
+  z
+    .string()
+    .regex(
+      /^s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:\/[\w!.*'()/-]{0,512})?$/,
+      "must be s3://bucket or s3://bucket/prefix, the prefix of letters, digits and !-_.*'()/",
+    )
+    .refine((address) => !/\/\.{1,2}(?:\/|$)/.test(address.slice(5)), 'must have no part "." or ".."')
+    .transform((address) => {
+      const [bucket = "", ...steps] = address.slice("s3://".length).split("/").filter(Boolean);
+      return { bucket, prefix: steps.map((step) => `${step}/`).join("") };
+    });
+
+/** Where a server is: without a path, a user or a query. */
+export const serverUrl = () =>
+  z
+    .string()
+    .refine(
+      (text) => URL.canParse(text) && /^https?:\/\/[^/?#@]+\/?$/i.test(text),
+      "must be http://HOST, https://HOST or one with a port",
+    )
+    .transform((text) => text.replace(/\/+$/, ""));
+
 /** A path, made absolute from where the server was started. */
 export const folder = () =>
   z

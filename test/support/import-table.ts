@@ -114,6 +114,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   ],
   // Web sites and buckets as files: run by the command line, and for the server in a process of its own.
   "gateway/sources": ["gateway/base"],
+  // Speaks to the bucket of KV, in a process of its own.
+  "gateway/mover": ["places", "gateway/process", "gateway/sources"],
   "gateway/corpus/sources": [
     "places",
     "db",
@@ -148,7 +150,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/dispatch/workers",
     "gateway/dispatch/kv",
   ],
-  "gateway/kv": ["db", "worker/contract", "gateway/base"],
+  "gateway/kv": ["db", "worker/contract", "gateway/base", "gateway/background", "gateway/mover"],
   "gateway/dispatch": ["db/ids.ts", "worker/contract", "gateway/base", "gateway/dispatch"],
   "gateway/embedding": [
     "places",

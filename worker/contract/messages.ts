@@ -182,16 +182,26 @@ export interface KeepMessage {
   readonly blockKeys: readonly BlockKey[];
 }
 
+/** Where a file is: in the folder, or in the bucket alone. */
+export type FileTier = Extract<KvTier, "disk" | "s3">;
+
 /** What concerns KV in files. */
 export type KvFileMessage =
   | KeepMessage
-  /** Objects that lie in the folder. `warm`: load them before they are asked for, in this order, into an empty pool. */
+  /**
+   * Objects that lie in the folder, or in the bucket alone. `warm`: load them before they are asked for, in this order,
+   * into an empty pool.
+   */
   | {
       readonly type: "catalog";
       readonly folder: string;
       readonly objects: readonly KvObject[];
       readonly warm: boolean;
+      /** Default: the folder. */
+      readonly tier?: FileTier;
     }
+  /** Objects of the catalog that are in the folder now, or are still in the bucket alone, whoever waits for them. */
+  | { readonly type: "moved"; readonly objectIds: readonly string[]; readonly tier: FileTier }
   /**
    * These objects, and all of chains with these root keys, are gone: what is being loaded or written of them is
    * dropped. Blocks go by `evict`.
@@ -314,5 +324,7 @@ export type WorkerMessage =
   | { readonly type: "loaded"; readonly objectId: string; readonly bytes: number }
   /** The file cannot be read, or is not what was written. The worker has forgotten the object. */
   | { readonly type: "load failed"; readonly objectId: string; readonly reason: string }
+  /** A request waits for an object that is in the bucket alone. The gateway answers `moved`, or `forget`. */
+  | { readonly type: "fetch"; readonly objectId: string }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }
   | { readonly type: "stats"; readonly id: number; readonly stats: WorkerStats };

@@ -2,11 +2,14 @@
 import type { BlockFormat, BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
-import type { KvFileMessage, TierStats, WorkerMessage } from "../contract/messages.ts";
+import type { FileTier, KvFileMessage, TierStats, WorkerMessage } from "../contract/messages.ts";
+import type { BlockKey } from "../contract/units.ts";
+import { Fetches } from "./fetches.ts";
 import type { FileSystem } from "./file-system.ts";
 import { Keeps } from "./keeps.ts";
 import { Loads } from "./loads.ts";
 import { sliceBytes, type Turn } from "./object-file.ts";
+import type { Requester } from "./requester.ts";
 
 /** The part of a step's time that its gap may last, for work that nobody waits for and for work that requests wait for. */
 const quietPart = 1 / 20;
@@ -89,6 +92,8 @@ export class DiskTier {
   readonly format: BlockFormat;
   readonly loads: Loads;
   readonly #keeps: Keeps;
+  readonly #fetches: Fetches;
+  #folder = "";
 
   constructor({ mover, modelDigest, blockTokens, ...parts }: DiskTierOptions) {
     const shape = { modelDigest, blockTokens, blocks: mover.format };
@@ -97,6 +102,9 @@ export class DiskTier {
     const nowMs = () => performance.now();
     this.loads = new Loads({ ...parts, shape, mover, nowMs, slices: (isUrgent) => gaps.slices(isUrgent) });
     this.#keeps = new Keeps({ ...parts, shape, mover, turn: gaps.slices(() => false) });
+    const { emit, onChange } = parts;
+    const isLoading = (key: BlockKey): boolean => this.loads.isComing(key);
+    this.#fetches = new Fetches({ blockTokens, emit, onChange, nowMs, isLoading, has: (key) => parts.cache.has(key) });
   }
 
   stats(): TierStats {
@@ -105,15 +113,49 @@ export class DiskTier {
     return { tier: "disk", readBytes: read.bytes, readMs: read.ms, ...writes, loads: { ...read.outcomes } };
   }
 
+  /** Whether requests wait for files. */
+  get isBusy(): boolean {
+    return this.loads.isBusy || this.#fetches.isBusy;
+  }
+
+  /** Whether the block is on its way, so that nobody computes it. */
+  isComing(key: BlockKey): boolean {
+    return this.loads.isComing(key) || this.#fetches.isComing(key);
+  }
+
+  /** Brings what these requests lack. */
+  want(requesters: readonly Requester[]): void {
+    this.loads.want(requesters);
+    this.#fetches.want(requesters);
+  }
+
   receive(message: KvFileMessage): void {
     switch (message.type) {
       case "keep":
         return this.#keeps.add(message);
       case "catalog":
+        this.#folder = message.folder;
+        if (message.tier === "s3") return this.#fetches.add(message.objects);
         return this.loads.add(message.folder, message.objects, message.warm);
+      case "moved":
+        for (const id of message.objectIds) this.#move(id, message.tier);
+        return;
       case "forget":
         this.#keeps.cancel(message.objectIds);
+        this.#fetches.forget(message.objectIds, message.rootKeys);
         return this.loads.forget(message.objectIds, message.rootKeys);
     }
+  }
+  /** Where a file is now, or still is. */
+  #move(id: string, tier: FileTier): void {
+    if (tier === "disk") {
+      const object = this.#fetches.arrived(id);
+      if (object !== undefined) this.loads.add(this.#folder, [object], false);
+      return;
+    }
+    const object = this.#fetches.notNow(id) ? undefined : this.loads.objectOf(id);
+    if (object === undefined) return;
+    this.loads.forget([id]);
+    this.#fetches.add([object]);
   }
 }

@@ -120,6 +120,11 @@ export class Loads {
     this.#start();
   }
 
+  objectOf(id: string): KvObject | undefined {
+    const key = this.#lastKeys.get(id);
+    return key === undefined ? undefined : this.#byLastKey.get(key);
+  }
+
   /** @param rootKeys all objects of chains that begin with these go too */
   forget(objectIds: readonly string[], rootKeys: readonly BlockKey[] = []): void {
     if (rootKeys.length > 0) {

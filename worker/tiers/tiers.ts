@@ -30,18 +30,18 @@ export class Tiers {
 
   /** Whether requests wait for what comes. */
   get isBusy(): boolean {
-    return this.disk?.loads.isBusy === true || this.host?.loads.isBusy === true;
+    return this.disk?.isBusy === true || this.host?.loads.isBusy === true;
   }
 
   /** Whether the block is on its way, so that nobody computes it. */
   isComing(key: BlockKey): boolean {
-    return this.disk?.loads.isComing(key) === true || this.host?.loads.isComing(key) === true;
+    return this.disk?.isComing(key) === true || this.host?.loads.isComing(key) === true;
   }
 
   /** Brings what these requests lack. */
   want(requesters: readonly Requester[]): void {
     this.host?.loads.want(requesters);
-    this.disk?.loads.want(requesters);
+    this.disk?.want(requesters);
   }
 
   evict(keys: readonly BlockKey[], owner?: number): void {

@@ -1,0 +1,190 @@
+/** What of KV lies in a bucket. Rows that go leave their object's id among the removals, by a trigger. */
+import { and, asc, desc, eq, inArray, lt, lte, notExists, notInArray, sql } from "drizzle-orm";
+import type { TenantId } from "./ids.ts";
+import { type GoneObject, gone, type KvObjectRow } from "./kv-objects.ts";
+import type { Db } from "./open.ts";
+import { findRow, insertRow, listRows } from "./rows.ts";
+import { kvBucket, kvBucketRemovals, kvObjects } from "./schema.ts";
+
+/** Whether an object is in the bucket; `perhaps`: its upload has begun. */
+export const inBucket = { no: 0, perhaps: 1, yes: 2 } as const;
+
+/**
+ * What this server is called in buckets. When the bucket is another than before, nothing is in it: objects that were
+ * there alone are nowhere from here on, and are to be removed by `removeNowhereKv`.
+ * @param newId taken when the server has no name yet
+ */
+export function useKvBucket(db: Db, address: string, newId: string): string {
+  return db.transaction("useKvBucket", () => {
+    const known = findRow(db, "useKvBucket", kvBucket, {});
+    if (known?.address === address) return known.serverId;
+    const serverId = known?.serverId ?? newId;
+    db.statement("useKvBucket", (orm) => orm.delete(kvBucket).run());
+    insertRow(db, "useKvBucket", kvBucket, { id: 1, serverId, address });
+    db.statement("useKvBucket", (orm) => orm.update(kvObjects).set({ inBucket: inBucket.no }).run());
+    db.statement("useKvBucket", (orm) => orm.delete(kvBucketRemovals).run());
+    return serverId;
+  });
+}
+
+/** Whether a bucket was ever used. */
+export function hasKvBucket(db: Db): boolean {
+  return findRow(db, "hasKvBucket", kvBucket, {}) !== undefined;
+}
+
+/** Sets where objects are, as far as it is given. */
+export function placeKvObjects(
+  db: Db,
+  ids: readonly string[],
+  place: Partial<Pick<KvObjectRow, "onDisk" | "inBucket">>,
+): void {
+  db.statement("placeKvObjects", (orm) =>
+    orm
+      .update(kvObjects)
+      .set(place)
+      .where(inArray(kvObjects.id, [...ids]))
+      .run(),
+  );
+}
+
+/**
+ * The file of up to so many bytes that was used last and is not in the bucket. One that is still to be deleted there
+ * waits, and so do those of tenants that have enough there.
+ */
+export function nextKvUpload(db: Db, mostBytes: number, full: readonly TenantId[]): KvObjectRow | undefined {
+  return db.statement("nextKvUpload", (orm) =>
+    orm
+      .select()
+      .from(kvObjects)
+      .where(
+        and(
+          // As it stands in the index.
+          sql`on_disk = 1 and in_bucket < 2`,
+          lte(kvObjects.bytes, mostBytes),
+          notInArray(kvObjects.tenantId, [...full]),
+          notExists(orm.select({ one: sql`1` }).from(kvBucketRemovals).where(eq(kvBucketRemovals.id, kvObjects.id))),
+        ),
+      )
+      .orderBy(desc(kvObjects.usedAt))
+      .limit(1)
+      .get(),
+  );
+}
+
+/** Objects in the bucket that were used before this time and are not pinned, the one used longest ago first. */
+export function oldestInKvBucket(
+  db: Db,
+  tenantId: TenantId | undefined,
+  beforeMs: number,
+  limit: number,
+): readonly KvObjectRow[] {
+  const isOwn = tenantId === undefined ? undefined : eq(kvObjects.tenantId, tenantId);
+  return db.statement("oldestInKvBucket", (orm) =>
+    orm
+      .select()
+      .from(kvObjects)
+      .where(and(sql`in_bucket = 2 and pinned = 0`, isOwn, lt(kvObjects.usedAt, beforeMs)))
+      .orderBy(asc(kvObjects.usedAt))
+      .limit(limit)
+      .all(),
+  );
+}
+
+/** These objects stay in the folder and are to be deleted from the bucket. */
+export function takeFromKvBucket(db: Db, ids: readonly string[]): void {
+  if (ids.length === 0) return;
+  db.transaction("takeFromKvBucket", () => {
+    placeKvObjects(db, ids, { inBucket: inBucket.no });
+    addKvBucketRemovals(db, ids);
+  });
+}
+
+export interface KvBucketUse {
+  readonly objects: number;
+  readonly blocks: number;
+  readonly bytes: number;
+}
+
+/** How much is in the bucket, what is perhaps there counted in; of one tenant, or undefined: of all. */
+export function kvBucketUse(db: Db, tenantId?: TenantId): KvBucketUse {
+  const isOwn = tenantId === undefined ? undefined : eq(kvObjects.tenantId, tenantId);
+  const found = db.statement("kvBucketUse", (orm) =>
+    orm
+      .select({
+        objects: sql<number>`count(*)`,
+        blocks: sql<number>`coalesce(sum(block_count), 0)`,
+        bytes: sql<number>`coalesce(sum(bytes), 0)`,
+      })
+      .from(kvObjects)
+      .where(and(sql`in_bucket > 0`, isOwn))
+      .get(),
+  );
+  return found ?? { objects: 0, blocks: 0, bytes: 0 };
+}
+
+export function addKvBucketRemovals(db: Db, ids: readonly string[]): void {
+  db.statement("addKvBucketRemovals", (orm) =>
+    orm
+      .insert(kvBucketRemovals)
+      .values(ids.map((id) => ({ id })))
+      .onConflictDoNothing()
+      .run(),
+  );
+}
+
+export function listKvBucketRemovals(db: Db, limit: number): readonly string[] {
+  const rows = listRows(db, "listKvBucketRemovals", kvBucketRemovals, {}, { orderBy: kvBucketRemovals.seq, limit });
+  return rows.map(({ id }) => id);
+}
+
+export function endKvBucketRemovals(db: Db, ids: readonly string[]): void {
+  db.statement("endKvBucketRemovals", (orm) =>
+    orm
+      .delete(kvBucketRemovals)
+      .where(inArray(kvBucketRemovals.id, [...ids]))
+      .run(),
+  );
+}
+
+/** Brings the database and what a bucket lists together: what has no row is to be deleted, what has one is perhaps there. */
+export function noteInKvBucket(db: Db, ids: readonly string[]): void {
+  if (ids.length === 0) return;
+  db.transaction("noteInKvBucket", () => {
+    const rows = db.statement("noteInKvBucket", (orm) =>
+      orm
+        .select({ id: kvObjects.id, place: kvObjects.inBucket })
+        .from(kvObjects)
+        .where(inArray(kvObjects.id, [...ids]))
+        .all(),
+    );
+    const known = new Set(rows.map(({ id }) => id));
+    const orphans = ids.filter((id) => !known.has(id));
+    if (orphans.length > 0) addKvBucketRemovals(db, orphans);
+    const leaving = db.statement("noteInKvBucket", (orm) =>
+      orm
+        .select({ id: kvBucketRemovals.id })
+        .from(kvBucketRemovals)
+        .where(inArray(kvBucketRemovals.id, [...ids]))
+        .all(),
+    );
+    const isLeaving = new Set(leaving.map(({ id }) => id));
+    const unsaid = rows.filter(({ id, place }) => place === inBucket.no && !isLeaving.has(id)).map(({ id }) => id);
+    if (unsaid.length > 0) placeKvObjects(db, unsaid, { inBucket: inBucket.perhaps });
+  });
+}
+
+/** Removes up to `limit` objects that are neither in the folder nor in the bucket. */
+export function removeNowhereKv(db: Db, limit: number): readonly GoneObject[] {
+  return db.statement("removeNowhereKv", (orm) =>
+    orm
+      .delete(kvObjects)
+      .where(
+        inArray(
+          kvObjects.seq,
+          orm.select({ seq: kvObjects.seq }).from(kvObjects).where(sql`on_disk = 0 and in_bucket < 2`).limit(limit),
+        ),
+      )
+      .returning(gone)
+      .all(),
+  );
+}

@@ -1,0 +1,327 @@
+/**
+ * KV in a bucket: what is in the folder goes there, the one used last first, and comes back when it is wanted and the
+ * folder has it no more. Deletions are rows that stay until the bucket has done them. Nobody waits for a bucket that
+ * fails: each kind of work then rests, and what is there alone is computed.
+ */
+import { randomBytes } from "node:crypto";
+import type { TenantId } from "../../db/ids.ts";
+import {
+  endKvBucketRemovals,
+  inBucket,
+  type KvBucketUse,
+  kvBucketUse,
+  listKvBucketRemovals,
+  nextKvUpload,
+  noteInKvBucket,
+  oldestInKvBucket,
+  placeKvObjects,
+  takeFromKvBucket,
+  useKvBucket,
+} from "../../db/kv-bucket.ts";
+import { type GoneObject, type KvObjectRow, sumPinnedKv } from "../../db/kv-objects.ts";
+import type { Db } from "../../db/open.ts";
+import { BackgroundLoop } from "../background/background-loop.ts";
+import type { Log } from "../base/log.ts";
+import { delay } from "../base/pace.ts";
+import type { MoverPort } from "../mover/mover.ts";
+import { type ListedPage, MoverError, type MoverJob } from "../mover/protocol.ts";
+import { sumOf, type TierUse } from "./account.ts";
+import { bucketAside } from "./folder.ts";
+
+export interface BucketSettings {
+  /** Names the bucket, its server and what its objects' names begin with. */
+  readonly address: string;
+  /** Bytes of all objects at most. */
+  readonly mostBytes: number;
+  /** Bytes that a tenant may keep there; undefined: as many as there is room for. */
+  readonly quotaBytesOf: (tenantId: TenantId) => number | undefined;
+  /** @param serverId what this server is called in buckets */
+  readonly openMover: (serverId: string) => MoverPort;
+}
+
+export interface KvBucketOptions extends BucketSettings {
+  readonly db: Db;
+  readonly log: Log;
+  readonly nowMs: () => number;
+  /** Takes rows out of the database with all that is known of them. */
+  readonly remove: (ids: readonly string[]) => void;
+}
+
+/** What came of a fetch: the file is in the folder, or the bucket has none that is of use, or it is not to be had now. */
+export type Fetched = "here" | "gone" | "not now";
+
+/** A job is done: with the page of a list. */
+interface Done {
+  readonly page: ListedPage | undefined;
+}
+
+/** Fetches at the same time. Who comes later is not served: the bucket is too slow for all. */
+const mostFetches = 256;
+const removedAtOnce = 8;
+/** Pages of the bucket's list that a start reads: ten million objects. */
+const mostPages = 10_000;
+/** An outage lasts so long at first, and at most. */
+const [firstRestMs, mostRestMs] = [1_000, 60_000];
+const victimsAtOnce = 32;
+
+interface OutageOptions {
+  /** What the bucket does not do, and what becomes of it: a sentence. */
+  readonly sentence: string;
+  readonly address: string;
+  readonly log: Log;
+  readonly nowMs: () => number;
+}
+
+/** The times in which a bucket does not do one kind of work: they double while it fails, and each reason is said once. */
+class Outage {
+  readonly #options: OutageOptions;
+  #restMs = 0;
+  #untilMs = Number.NEGATIVE_INFINITY;
+  #reason: string | undefined;
+
+  constructor(options: OutageOptions) {
+    this.#options = options;
+  }
+
+  /** How long nothing is asked of it. */
+  get leftMs(): number {
+    return Math.max(0, this.#untilMs - this.#options.nowMs());
+  }
+
+  failed(reason: string): void {
+    const { sentence, address, log, nowMs } = this.#options;
+    // What was asked before the last failure tells nothing more.
+    if (this.leftMs > 0) return;
+    this.#restMs = Math.min(mostRestMs, Math.max(firstRestMs, 2 * this.#restMs));
+    this.#untilMs = nowMs() + this.#restMs;
+    if (reason === this.#reason) return;
+    this.#reason = reason;
+    log("warn", sentence, { bucket: address, reason });
+  }
+
+  succeeded(): void {
+    this.#restMs = 0;
+    if (this.#reason === undefined) return;
+    this.#reason = undefined;
+    this.#options.log("info", "the bucket of KV answers again", { bucket: this.#options.address });
+  }
+}
+
+export class KvBucket {
+  readonly #options: KvBucketOptions;
+  readonly #mover: MoverPort;
+  readonly #uploads: BackgroundLoop;
+  readonly #removals: BackgroundLoop;
+  readonly #inventory: BackgroundLoop;
+  readonly #outages: { readonly put: Outage; readonly get: Outage; readonly delete: Outage; readonly list: Outage };
+  readonly #fetching = new Map<string, Promise<Fetched>>();
+  #uploadingId: string | undefined;
+  #use: KvBucketUse;
+
+  constructor(options: KvBucketOptions) {
+    const { db, log, nowMs, address, openMover } = options;
+    this.#options = options;
+    this.#mover = openMover(useKvBucket(db, address, randomBytes(16).toString("hex")));
+    this.#use = kvBucketUse(db);
+    this.#uploads = new BackgroundLoop("copying KV to the bucket", log, (signal) => this.#upload(signal));
+    this.#removals = new BackgroundLoop("deleting KV from the bucket", log, (signal) => this.#remove(signal));
+    this.#inventory = new BackgroundLoop("listing KV in the bucket", log, (signal) => this.#list(signal));
+    const outage = (sentence: string): Outage => new Outage({ sentence, address, log, nowMs });
+    this.#outages = {
+      put: outage("KV is not copied to the bucket for now; it stays in the folder, and is tried again"),
+      get: outage("KV that is in the bucket alone cannot be fetched for now; it is computed"),
+      delete: outage("deleted KV stays in the bucket for now; nothing can open it, and its deletion is tried again"),
+      list: outage("the bucket of KV cannot be listed for now; what an earlier start left there stays"),
+    };
+  }
+
+  /** Catches up with what an earlier start left. Nothing is copied before `wake`. */
+  start(): void {
+    this.#inventory.wake();
+    this.#removals.wake();
+  }
+
+  async stop(): Promise<void> {
+    const stopped = [this.#inventory, this.#removals, this.#uploads].map((loop) => loop.stop());
+    this.#mover.stop();
+    await Promise.all(stopped);
+    await Promise.all(this.#fetching.values());
+  }
+
+  use(): TierUse {
+    const { db, mostBytes: quotaBytes } = this.#options;
+    return { tier: "s3", ...this.#use, pinnedBytes: sumPinnedKv(db, "s3"), quotaBytes };
+  }
+
+  get isEmpty(): boolean {
+    return this.#use.objects === 0;
+  }
+
+  /** There may be files to copy. */
+  wake(): void {
+    this.#uploads.wake();
+  }
+
+  /** Rows are removed; their objects in the bucket stand among the removals. */
+  gone(objects: readonly GoneObject[]): void {
+    const there = objects.filter((object) => object.inBucket > inBucket.no);
+    if (there.length === 0) return;
+    this.#count(there, -1);
+    this.#removals.wake();
+  }
+
+  /** Brings an object into the folder. Its row is unchanged. */
+  fetch(row: Pick<KvObjectRow, "id" | "bytes">): Promise<Fetched> {
+    const known = this.#fetching.get(row.id);
+    if (known !== undefined) return known;
+    if (this.#outages.get.leftMs > 0 || this.#fetching.size >= mostFetches) return Promise.resolve("not now");
+    const fetched = this.#fetch(row).finally(() => this.#fetching.delete(row.id));
+    this.#fetching.set(row.id, fetched);
+    return fetched;
+  }
+
+  async #fetch({ id, bytes }: Pick<KvObjectRow, "id" | "bytes">): Promise<Fetched> {
+    try {
+      await this.#mover.do({ is: "get", id, bytes, aside: bucketAside(id) });
+      this.#outages.get.succeeded();
+      return "here";
+    } catch (error) {
+      const { failure, message } = asMoverError(error);
+      if (failure === "missing" || failure === "damaged") return "gone";
+      this.#outages.get.failed(message);
+      return "not now";
+    }
+  }
+
+  async #upload(signal: AbortSignal): Promise<void> {
+    const { db, nowMs, mostBytes } = this.#options;
+    const full = new Set<TenantId>();
+    // The setting may be lower than at the last start.
+    this.#free(this.#use.bytes - mostBytes, undefined, Number.MAX_SAFE_INTEGER);
+    while (!signal.aborted) {
+      const row = nextKvUpload(db, mostBytes, [...full]);
+      if (row === undefined) return;
+      if (!this.#makeRoom(row)) {
+        full.add(row.tenantId);
+        continue;
+      }
+      this.#uploadingId = row.id;
+      const beganMs = nowMs();
+      try {
+        // Should the server end now, the object is looked for when its row goes.
+        if (row.inBucket === inBucket.no) {
+          placeKvObjects(db, [row.id], { inBucket: inBucket.perhaps });
+          this.#count([row], 1);
+        }
+        const done = await this.#try("put", { is: "put", id: row.id, bytes: row.bytes }, signal);
+        // If the row went meanwhile, its object is among the removals.
+        if (done !== undefined) placeKvObjects(db, [row.id], { inBucket: inBucket.yes });
+      } finally {
+        this.#uploadingId = undefined;
+        this.#removals.wake();
+      }
+      // Half of the time the line is left to what is wanted.
+      await delay(Math.max(this.#outages.put.leftMs, nowMs() - beganMs), signal);
+    }
+  }
+
+  /** @returns undefined: it is to be tried again after the outage */
+  async #try(kind: "put" | "delete" | "list", job: MoverJob, signal: AbortSignal): Promise<Done | undefined> {
+    try {
+      const page = await this.#mover.do(job);
+      this.#outages[kind].succeeded();
+      return { page };
+    } catch (error) {
+      const { failure, message } = asMoverError(error);
+      if (signal.aborted) return undefined;
+      // The file is gone, or it is not what was written.
+      if (job.is === "put" && failure === "file") this.#options.remove([job.id]);
+      else this.#outages[kind].failed(message);
+      return undefined;
+    }
+  }
+
+  /**
+   * Takes out of the bucket what was used before this object: the tenant's for what is beyond its limit, then whoever's.
+   * @returns whether it fits
+   */
+  #makeRoom({ tenantId, usedAt, bytes, inBucket: place }: KvObjectRow): boolean {
+    const { db, mostBytes, quotaBytesOf } = this.#options;
+    const more = place === inBucket.no ? bytes : 0;
+    const quotaBytes = quotaBytesOf(tenantId);
+    if (quotaBytes !== undefined) {
+      const surplus = kvBucketUse(db, tenantId).bytes + more - quotaBytes;
+      if (bytes > quotaBytes || !this.#free(surplus, tenantId, usedAt)) return false;
+    }
+    return this.#free(this.#use.bytes + more - mostBytes, undefined, usedAt);
+  }
+
+  /** @returns whether so many bytes were freed */
+  #free(bytes: number, tenantId: TenantId | undefined, usedBefore: number): boolean {
+    const { db, remove } = this.#options;
+    let left = bytes;
+    while (left > 0) {
+      const victims: KvObjectRow[] = [];
+      for (const row of oldestInKvBucket(db, tenantId, usedBefore, victimsAtOnce)) {
+        if (left <= 0) break;
+        victims.push(row);
+        left -= row.bytes;
+      }
+      if (victims.length === 0) return false;
+      const both = victims.filter(({ onDisk }) => onDisk === 1);
+      takeFromKvBucket(
+        db,
+        both.map(({ id }) => id),
+      );
+      this.#count(both, -1);
+      remove(victims.filter(({ onDisk }) => onDisk === 0).map(({ id }) => id));
+      this.#removals.wake();
+    }
+    return true;
+  }
+
+  async #remove(signal: AbortSignal): Promise<void> {
+    const { db } = this.#options;
+    while (!signal.aborted) {
+      // What is on its way there is deleted when it has arrived.
+      const ids = listKvBucketRemovals(db, removedAtOnce + 1)
+        .filter((id) => id !== this.#uploadingId)
+        .slice(0, removedAtOnce);
+      if (ids.length === 0) return;
+      const tried = await Promise.all(ids.map((id) => this.#try("delete", { is: "delete", id }, signal)));
+      const done = ids.filter((_, index) => tried[index] !== undefined);
+      if (done.length > 0) endKvBucketRemovals(db, done);
+      if (done.length > 0) this.#uploads.wake();
+      await delay(this.#outages.delete.leftMs, signal);
+    }
+  }
+
+  /** Finds what a server that was killed has left. */
+  async #list(signal: AbortSignal): Promise<void> {
+    let after: string | undefined;
+    for (let pages = 0; pages < mostPages && !signal.aborted; ) {
+      const done = await this.#try("list", { is: "list", after }, signal);
+      if (done === undefined) {
+        await delay(this.#outages.list.leftMs, signal);
+        continue;
+      }
+      pages += 1;
+      const { ids = [], next } = done.page ?? {};
+      noteInKvBucket(
+        this.#options.db,
+        ids.filter((id) => id !== this.#uploadingId),
+      );
+      this.#removals.wake();
+      after = next;
+      if (after === undefined) break;
+    }
+    this.#use = kvBucketUse(this.#options.db);
+  }
+
+  #count(objects: readonly GoneObject[], sign: 1 | -1): void {
+    for (const object of objects) this.#use = sumOf(this.#use, object, sign);
+  }
+}
+
+const asMoverError = (error: unknown): MoverError =>
+  error instanceof MoverError ? error : new MoverError("bucket", error instanceof Error ? error.message : "unknown");

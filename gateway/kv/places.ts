@@ -1,0 +1,165 @@
+/** Where objects are: in the folder, in the bucket, or in both. Without a bucket all are in the folder. */
+import type { TenantId } from "../../db/ids.ts";
+import { hasKvBucket, inBucket, placeKvObjects, removeNowhereKv, useKvBucket } from "../../db/kv-bucket.ts";
+import { findKvObject, type GoneObject, type KvObjectRow, listKvObjectIds } from "../../db/kv-objects.ts";
+import type { Db } from "../../db/open.ts";
+import type { FileTier, GatewayMessage } from "../../worker/contract/messages.ts";
+import type { Log } from "../base/log.ts";
+import type { KvAccount, TierUse } from "./account.ts";
+import { type BucketSettings, KvBucket } from "./bucket.ts";
+import { chunks, type KvRemoval, removedAtOnce } from "./removal.ts";
+
+export interface KvPlacesOptions {
+  readonly db: Db;
+  readonly folder: string;
+  readonly bucket: BucketSettings | undefined;
+  readonly log: Log;
+  readonly account: () => KvAccount;
+  readonly removal: () => KvRemoval;
+  /** Bytes of files that workers are writing: all, and the tenant's. */
+  readonly writing: (tenantId: TenantId) => { readonly all: number; readonly own: number };
+  /** Takes rows out of the database with all that is known of them. */
+  readonly remove: (ids: readonly string[]) => void;
+  readonly broadcast: (message: GatewayMessage) => void;
+  /** Tells workers of an object that they have forgotten. */
+  readonly tellAgain: (row: KvObjectRow) => void;
+}
+
+export class KvPlaces {
+  readonly #options: KvPlacesOptions;
+  /** Objects whose files came from the bucket since the start. */
+  readonly #fetched = new Set<string>();
+  /** Objects that are on their way from there. */
+  readonly #fetching = new Map<string, GoneObject>();
+  #bucket: KvBucket | undefined;
+
+  constructor(options: KvPlacesOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Brings rows and files together: what is nowhere any more goes.
+   * @param files the folder's files
+   * @returns those that no row has
+   */
+  open(files: ReadonlySet<string>, isOff: boolean): readonly string[] {
+    const { db, bucket, log, remove, account } = this.#options;
+    // What an earlier start had in a bucket cannot be reached.
+    if (bucket === undefined && hasKvBucket(db)) useKvBucket(db, "", "");
+    if (bucket !== undefined && !isOff) {
+      this.#bucket = new KvBucket({ ...bucket, db, log, nowMs: () => performance.now(), remove });
+    }
+    const rows = listKvObjectIds(db).filter(({ onDisk }) => onDisk === 1);
+    const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
+    for (const ids of chunks(missing)) placeKvObjects(db, ids, { onDisk: 0 });
+    while (removeNowhereKv(db, removedAtOnce).length > 0);
+    const known = rows.filter(({ id }) => files.has(id));
+    account().add(known);
+    const ids = new Set(known.map(({ id }) => id));
+    return [...files].filter((name) => !ids.has(name));
+  }
+
+  start(): void {
+    this.#bucket?.start();
+  }
+
+  async stop(): Promise<void> {
+    await this.#bucket?.stop();
+  }
+
+  /** There may be files to copy. */
+  wake(): void {
+    this.#bucket?.wake();
+  }
+
+  /** What lies in the bucket; undefined: there is none. */
+  bucketUse(): TierUse | undefined {
+    return this.#bucket?.use();
+  }
+
+  get isBucketEmpty(): boolean {
+    return this.#bucket?.isEmpty !== false;
+  }
+
+  /** Rows are removed. */
+  gone(objects: readonly GoneObject[]): void {
+    this.#options.account().remove(objects.filter(({ onDisk }) => onDisk === 1));
+    for (const { id } of objects) this.#fetched.delete(id);
+    this.#bucket?.gone(objects);
+  }
+
+  /** Makes room in the folder for a file of the tenant's. @returns false: it may not come there */
+  makeRoom(bytes: number, tenantId: TenantId): boolean {
+    let { all, own } = this.#options.writing(tenantId);
+    for (const row of this.#fetching.values()) {
+      all += row.bytes;
+      if (row.tenantId === tenantId) own += row.bytes;
+    }
+    return this.#options.account().makeRoom(bytes, tenantId, { all, own });
+  }
+
+  /** These objects' files go, to make room; what the bucket has is left to it. */
+  drop(objects: readonly GoneObject[]): void {
+    this.#leaveFolder(objects.filter(isInBucket));
+    this.#options.remove(objects.filter((object) => !isInBucket(object)).map(({ id }) => id));
+  }
+
+  /** A worker waits for an object that is in the bucket alone. */
+  async fetch(objectId: string): Promise<void> {
+    const { db, removal } = this.#options;
+    const moved = (tier: FileTier): void => this.#options.broadcast({ type: "moved", objectIds: [objectId], tier });
+    // A file that just went to make room is not taken for the one that comes.
+    await removal().settled;
+    const row = findKvObject(db, objectId);
+    // Workers were told to forget it.
+    if (row === undefined) return;
+    if (row.onDisk === 1) return moved("disk");
+    const isOnTheWay = this.#fetching.has(objectId);
+    if (this.#bucket === undefined || !(isOnTheWay || this.makeRoom(row.bytes, row.tenantId))) return moved("s3");
+    this.#fetching.set(objectId, row);
+    const fetched = await this.#bucket.fetch(row);
+    this.#fetching.delete(objectId);
+    const still = findKvObject(db, objectId);
+    if (still === undefined) return removal().unlink([objectId]);
+    if (fetched === "gone") return this.#lost(objectId);
+    if (fetched === "here" && still.onDisk === 0) {
+      placeKvObjects(db, [objectId], { onDisk: 1 });
+      this.#options.account().add([still]);
+      this.#fetched.add(objectId);
+    }
+    moved(fetched === "here" ? "disk" : "s3");
+  }
+
+  /** A worker has forgotten an object whose file it cannot read. The bucket's copy is another, unless the file is that. */
+  unreadable(objectId: string, reason: string): void {
+    const { db, log, folder, remove, tellAgain } = this.#options;
+    const row = findKvObject(db, objectId);
+    if (row === undefined) return;
+    if (isInBucket(row) && !this.#fetched.has(objectId)) {
+      if (row.onDisk === 1) this.#leaveFolder([row]);
+      tellAgain(row);
+    } else db.removing(() => remove([objectId]));
+    log("warn", "a KV file cannot be read: its blocks are computed", { folder, objectId, reason });
+  }
+
+  #lost(objectId: string): void {
+    const { log, remove } = this.#options;
+    remove([objectId]);
+    log("warn", "an object of KV is not in the bucket any more: its blocks are computed", { objectId });
+  }
+
+  /** The bucket has these objects; their files go. */
+  #leaveFolder(objects: readonly GoneObject[]): void {
+    if (objects.length === 0) return;
+    const { db, account, removal, broadcast } = this.#options;
+    const ids = objects.map(({ id }) => id);
+    placeKvObjects(db, ids, { onDisk: 0 });
+    account().remove(objects);
+    for (const id of ids) this.#fetched.delete(id);
+    broadcast({ type: "moved", objectIds: ids, tier: "s3" });
+    removal().unlink(ids);
+  }
+}
+
+/** Whether the bucket has it for sure. */
+const isInBucket = (row: Pick<GoneObject, "inBucket">): boolean => row.inBucket === inBucket.yes;

@@ -1,0 +1,160 @@
+/**
+ * Objects that are in the bucket alone. When a request lacks one the gateway is asked for it, and its keys count as
+ * claimed, as those of loads do, until its file is there and loads.ts goes on, or until the request has waited long
+ * enough and computes. While the bucket is slow nobody waits; what is asked for is there for the next request.
+ */
+import { extentBlocks, type KvObject } from "../contract/kv-object.ts";
+import type { WorkerMessage } from "../contract/messages.ts";
+import type { BlockKey } from "../contract/units.ts";
+import type { LackingRun, Requester } from "./requester.ts";
+
+export interface FetchesOptions {
+  readonly blockTokens: number;
+  readonly emit: (message: WorkerMessage) => void;
+  /** Whether a block is being loaded, so that what follows it in its chain is of use. */
+  readonly isLoading: (key: BlockKey) => boolean;
+  /** Whether the block is where loads bring it. */
+  readonly has: (key: BlockKey) => boolean;
+  /** Called when nobody waits for an object any more. */
+  readonly onChange: () => void;
+  readonly nowMs: () => number;
+}
+
+interface Fetch {
+  readonly object: KvObject;
+  /** The keys that requests need not compute for now. */
+  readonly claims: readonly BlockKey[];
+  readonly deadlineMs: number;
+}
+
+/** A request waits for an object this long at most. */
+const patienceMs = 1_000;
+/** After so many late ones in a row nobody waits for a while, nor for one that was late or not to be had. */
+const [mostLate, restMs] = [3, 60_000];
+
+export class Fetches {
+  readonly #options: FetchesOptions;
+  readonly #byLastKey = new Map<BlockKey, KvObject>();
+  readonly #lastKeys = new Map<string, BlockKey>();
+  readonly #open = new Map<string, Fetch>();
+  readonly #claimed = new Set<BlockKey>();
+  /** Objects that were asked for in vain, and until when they are not asked for again. */
+  readonly #givenUp = new Map<string, number>();
+  #late = 0;
+  #restsUntilMs = 0;
+
+  constructor(options: FetchesOptions) {
+    this.#options = options;
+  }
+
+  /** Whether requests wait for what is being fetched. */
+  get isBusy(): boolean {
+    return this.#claimed.size > 0;
+  }
+
+  isComing(key: BlockKey): boolean {
+    return this.#claimed.has(key);
+  }
+
+  add(objects: readonly KvObject[]): void {
+    for (const object of objects) {
+      this.#byLastKey.set(object.lastKey, object);
+      this.#lastKeys.set(object.id, object.lastKey);
+    }
+  }
+
+  /** The object's file is in the folder. @returns it; undefined: it was not known to be in the bucket */
+  arrived(id: string): KvObject | undefined {
+    const object = this.#objectOf(id);
+    if (this.#open.has(id)) this.#late = 0;
+    this.#remove(id);
+    return object;
+  }
+
+  /** It cannot be fetched for now. @returns whether it is known to be in the bucket */
+  notNow(id: string): boolean {
+    if (this.#open.has(id)) this.#giveUp(id);
+    return this.#lastKeys.has(id);
+  }
+
+  /** @param rootKeys all objects of chains that begin with these go too */
+  forget(objectIds: readonly string[], rootKeys: readonly BlockKey[] = []): void {
+    for (const id of objectIds) this.#remove(id);
+    if (rootKeys.length === 0) return;
+    const roots = new Set(rootKeys);
+    for (const { id, rootKey } of [...this.#byLastKey.values()]) if (roots.has(rootKey)) this.#remove(id);
+  }
+
+  /** Asks for what these requests lack and the bucket has. */
+  want(requesters: readonly Requester[]): void {
+    const nowMs = this.#options.nowMs();
+    for (const { object, deadlineMs } of [...this.#open.values()]) {
+      if (nowMs <= deadlineMs) continue;
+      this.#giveUp(object.id);
+      this.#late += 1;
+      if (this.#late >= mostLate) this.#restsUntilMs = nowMs + restMs;
+    }
+    if (this.#byLastKey.size === 0) return;
+    for (const { runs } of requesters)
+      for (const run of runs) if (run.keyed && !run.complete) this.#wantRun(run, nowMs);
+  }
+
+  #wantRun(run: LackingRun, nowMs: number): void {
+    const { blockTokens, isLoading, has } = this.#options;
+    for (let first = extentBlocks * Math.floor(run.blocks.length / extentBlocks); first < run.blockCount; ) {
+      const end = Math.min(first + extentBlocks, run.blockCount);
+      const lastKey = run.keyAt(end - 1);
+      const object = lastKey === undefined ? undefined : this.#byLastKey.get(lastKey);
+      const fits = object?.rootKey === run.plan.rootKey && object.position === run.plan.position + first * blockTokens;
+      const firstKey = run.keyAt(first);
+      const isThere = firstKey !== undefined && has(firstKey) && lastKey !== undefined && has(lastKey);
+      // Chains come from the first block on, so what follows a hole is of no use.
+      if (!isThere && (object === undefined ? lastKey === undefined || !isLoading(lastKey) : !fits)) return;
+      if (object !== undefined && !isThere && !this.#open.has(object.id) && !this.#ask(object, run, first, end, nowMs))
+        return;
+      first = end;
+    }
+  }
+
+  /** @returns whether requests wait for it */
+  #ask(object: KvObject, run: LackingRun, first: number, end: number, nowMs: number): boolean {
+    if (nowMs < (this.#givenUp.get(object.id) ?? 0)) return false;
+    this.#givenUp.delete(object.id);
+    this.#options.emit({ type: "fetch", objectId: object.id });
+    if (nowMs < this.#restsUntilMs) {
+      this.#givenUp.set(object.id, nowMs + restMs);
+      return false;
+    }
+    const keys = Array.from({ length: end - first }, (_, index) => run.keyAt(first + index));
+    const claims = keys.filter((key) => key !== undefined);
+    for (const key of claims) this.#claimed.add(key);
+    this.#open.set(object.id, { object, claims, deadlineMs: nowMs + patienceMs });
+    return true;
+  }
+
+  #objectOf(id: string): KvObject | undefined {
+    const key = this.#lastKeys.get(id);
+    return key === undefined ? undefined : this.#byLastKey.get(key);
+  }
+
+  #giveUp(id: string): void {
+    this.#givenUp.set(id, this.#options.nowMs() + restMs);
+    this.#end(id);
+  }
+
+  #remove(id: string): void {
+    this.#end(id);
+    const key = this.#lastKeys.get(id);
+    this.#lastKeys.delete(id);
+    this.#givenUp.delete(id);
+    if (key !== undefined && this.#byLastKey.get(key)?.id === id) this.#byLastKey.delete(key);
+  }
+
+  #end(id: string): void {
+    const fetch = this.#open.get(id);
+    if (fetch === undefined) return;
+    this.#open.delete(id);
+    for (const key of fetch.claims) this.#claimed.delete(key);
+    this.#options.onChange();
+  }
+}
