@@ -85,13 +85,12 @@ export class ByteLevelEncoder {
   }
 
   encode(text: string): Int32Array {
-    const ids: number[] = [];
-    for (const word of this.#wordsOf(text)) {
-      if (this.#append(word, ids)) continue;
-      const steps = this.#mergeLong(word, ids);
-      while (steps.next().done !== true);
-    }
-    return Int32Array.from(ids);
+    return new Int32Array(this.#idsOf(text));
+  }
+
+  /** Number of ids that `encode` gives. */
+  count(text: string): number {
+    return this.#idsOf(text).length;
   }
 
   /** Does what `encode` does, and yields to other work within words of any length. */
@@ -102,12 +101,22 @@ export class ByteLevelEncoder {
       const steps = this.#mergeLong(word, ids);
       while (steps.next().done !== true) await yieldToOthers();
     }
-    return Int32Array.from(ids);
+    return new Int32Array(ids);
+  }
+
+  #idsOf(text: string): number[] {
+    const ids: number[] = [];
+    for (const word of this.#wordsOf(text)) {
+      if (this.#append(word, ids)) continue;
+      const steps = this.#mergeLong(word, ids);
+      while (steps.next().done !== true);
+    }
+    return ids;
   }
 
   #wordsOf(text: string): readonly string[] {
-    let words: string[] = [this.#isNfc ? streamSafe(text).normalize("NFC") : text];
-    for (const pattern of this.#patterns) words = words.flatMap((word) => cut(word, pattern));
+    const words: string[] = [];
+    addWords(this.#isNfc ? streamSafe(text).normalize("NFC") : text, this.#patterns, 0, words);
     return words;
   }
 
@@ -146,23 +155,30 @@ export class ByteLevelEncoder {
   }
 }
 
-/** Cuts a text into the pattern's matches and the pieces between them. */
-function cut(text: string, sticky: RegExp): string[] {
-  const words: string[] = [];
-  let [wordStart, at] = [0, 0];
-  while (at < text.length) {
-    sticky.lastIndex = at;
-    if (sticky.test(text) && sticky.lastIndex > at) {
-      if (wordStart < at) words.push(text.slice(wordStart, at));
-      words.push(text.slice(at, sticky.lastIndex));
-      at = sticky.lastIndex;
-      wordStart = at;
-    } else {
-      at += (text.codePointAt(at) ?? 0) > 0xffff ? 2 : 1;
-    }
+/**
+ * Cuts a text into a pattern's matches and the pieces between them, and each of these by the patterns that follow. A list
+ * of its own for each would be a kilobyte of garbage a word.
+ */
+function addWords(text: string, patterns: readonly RegExp[], index: number, words: string[]): void {
+  const sticky = patterns[index];
+  if (sticky === undefined) {
+    words.push(text);
+    return;
   }
-  if (wordStart < at) words.push(text.slice(wordStart));
-  return words;
+  let wordStart = 0;
+  for (let at = 0; at < text.length; ) {
+    sticky.lastIndex = at;
+    if (!sticky.test(text) || sticky.lastIndex === at) {
+      at += (text.codePointAt(at) ?? 0) > 0xffff ? 2 : 1;
+      continue;
+    }
+    const end = sticky.lastIndex;
+    if (wordStart < at) addWords(text.slice(wordStart, at), patterns, index + 1, words);
+    addWords(text.slice(at, end), patterns, index + 1, words);
+    at = end;
+    wordStart = end;
+  }
+  if (wordStart < text.length) addWords(text.slice(wordStart), patterns, index + 1, words);
 }
 
 /** The patterns of a pre-tokenizer that ends in the byte-level step. undefined: it has other kinds of steps. */

@@ -151,7 +151,7 @@ export class TextTokenizer {
   /** Number of tokens that `encodeText` gives. Chunking asks for it for each sentence and line of a document. */
   countTokens(text: string): number {
     const isShort = text.length <= sliceChars;
-    return (isShort ? this.#byteLevel?.encode(text) : undefined)?.length ?? this.encodeText(text).length;
+    return (isShort ? this.#byteLevel?.count(text) : undefined) ?? this.encodeText(text).length;
   }
 
   /** Fewest tokens that a text of this many characters can have. Nothing is encoded for it, so it is asked first. */

@@ -3,7 +3,7 @@
  * are on disk, so no row ever names missing bytes. A crash may leave bytes without a row; they are removed at the next
  * start.
  */
-import { existsSync, mkdirSync, readdirSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readSync } from "node:fs";
 import { type FileHandle, open, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type Id, type IdKind, parseId } from "../../../db/ids.ts";
@@ -13,6 +13,14 @@ import { StagedFile } from "./staged-file.ts";
 export interface OpenFile {
   /** Reads bytes from an offset on; fewer than `maxBytes` where the file ends. */
   read(start: number, maxBytes: number): Promise<Uint8Array>;
+  close(): Promise<void>;
+}
+
+/** Reads pieces at once, for who reads the same small part of a large file again and again. */
+export interface FilePieces {
+  readonly byteLength: number;
+  /** @returns bytes that are valid until the next call; fewer where the file ends */
+  read(start: number, end: number): Uint8Array;
   close(): Promise<void>;
 }
 
@@ -49,6 +57,24 @@ export class ContentStore<Kind extends IdKind = "file"> {
       read: async (start, maxBytes) => {
         const { bytesRead, buffer } = await file.read(new Uint8Array(maxBytes), 0, maxBytes, start);
         return buffer.subarray(0, bytesRead);
+      },
+      close: () => file.close(),
+    };
+  }
+
+  /**
+   * Opens a file whose pieces lie in the system's memory after they were read once. The open file stays readable after
+   * its deletion.
+   * @throws ApiError not_found
+   */
+  async openPieces(id: Id<Kind>): Promise<FilePieces> {
+    const file = await this.#openFile(id);
+    let buffer = new Uint8Array(0);
+    return {
+      byteLength: (await file.stat()).size,
+      read: (start, end) => {
+        if (buffer.byteLength < end - start) buffer = new Uint8Array(end - start);
+        return buffer.subarray(0, readSync(file.fd, buffer, 0, end - start, start));
       },
       close: () => file.close(),
     };

@@ -27,13 +27,15 @@ const maxFragmentsAtOnce = 16;
 /** Neither part of a split is smaller than this part of a fragment, where there is such a place. */
 const smallestPart = 1 / 4;
 
+const none: readonly never[] = [];
+
 /** Headings outrank all other places. */
 const headingRank = 2 ** 32;
 
 /** Ranks the place before a unit by FNV-1a of the unit's text, mixed so that similar texts have unlike ranks. */
-export function rankOf(text: string, { start, end, startsSection }: Unit): number {
+export function rankOf(own: string, startsSection: boolean): number {
   let hash = 0x811c9dc5;
-  for (let i = start; i < end; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
+  for (let i = 0; i < own.length; i++) hash = Math.imul(hash ^ own.charCodeAt(i), 0x01000193);
   hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
   hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
   return ((hash ^ (hash >>> 16)) >>> 0) + (startsSection ? headingRank : 0);
@@ -72,7 +74,7 @@ export class Boundaries {
   /** @returns the pieces of stretches that are certain by now, in order; no fragment is of two stretches */
   add(piece: Piece): readonly (readonly Piece[])[] {
     const stretch = this.#close(piece);
-    return stretch === undefined ? [] : this.#joined(stretch);
+    return stretch === undefined ? none : this.#joined(stretch);
   }
 
   /** What is left at the text's end. */

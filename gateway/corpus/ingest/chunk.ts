@@ -4,7 +4,7 @@
  * the document. A sentence is cut only when it alone exceeds the maximum.
  */
 import { Boundaries, type Piece, rankOf, splitIndex, tokensOf } from "./boundaries.ts";
-import { sentenceSteps, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
+import { type LongText, sentenceSteps, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
 
 export interface Chunking {
   readonly maxTokens: number;
@@ -29,7 +29,7 @@ const charsPerSlice = 8_192;
 
 /** Splits lazily, so that the caller decides when to let other work run. It yields undefined where that is possible. */
 export function* chunkText(
-  text: string,
+  text: LongText,
   kind: TextKind,
   chunking: Chunking,
   countTokens: (text: string) => number,
@@ -47,7 +47,11 @@ export function* chunkText(
       continue;
     }
     chars += unit.end - unit.start;
-    for (const piece of fittingPieces(text, unit, fragments.ownTokens, count)) {
+    const own = text.slice(unit.start, unit.end);
+    const tokens = count(own);
+    const fits = tokens <= fragments.ownTokens;
+    const pieces = fits ? [pieceOf(unit, own, tokens)] : fittingPieces(text, unit, fragments.ownTokens, count, tokens);
+    for (const piece of pieces) {
       for (const stretch of boundaries.add(piece)) yield* fragments.of(stretch);
       if (chars < charsPerSlice) continue;
       chars = 0;
@@ -59,7 +63,7 @@ export function* chunkText(
 
 /** Makes fragments of the pieces between two cuts. */
 class Fragments {
-  readonly #text: string;
+  readonly #text: LongText;
   readonly #overlapTokens: number;
   /** Tokens of a fragment, and of what is its own and not repeated. */
   readonly #maxTokens: number;
@@ -68,7 +72,7 @@ class Fragments {
   /** Pieces at the end of the last fragment, which the next one repeats. */
   #tail: readonly Piece[] = [];
 
-  constructor(text: string, { maxTokens, overlapTokens }: Chunking, countTokens: (text: string) => number) {
+  constructor(text: LongText, { maxTokens, overlapTokens }: Chunking, countTokens: (text: string) => number) {
     this.#text = text;
     this.#maxTokens = maxTokens;
     this.#overlapTokens = overlapTokens;
@@ -129,29 +133,36 @@ class Fragments {
  */
 const surelyTooLong = 1.5;
 
+const pieceOf = (unit: Unit, own: string, tokens: number): Piece => {
+  return { ...unit, rank: rankOf(own, unit.startsSection), tokens };
+};
+
 /**
  * Yields a unit whole, or halves it at the best places until every part fits.
+ * @param known the unit's tokens
  * @param tokensPerChar tokens per character of the text that this part was cut from
  */
 function* fittingPieces(
-  text: string,
+  text: LongText,
   unit: Unit,
   maxTokens: number,
   countTokens: (text: string) => number,
+  known: number | undefined,
   tokensPerChar = 0,
 ): Generator<Piece> {
   const chars = unit.end - unit.start;
+  const own = text.slice(unit.start, unit.end);
   const isTooLong = chars * tokensPerChar > maxTokens * surelyTooLong;
-  const tokens = isTooLong ? Number.POSITIVE_INFINITY : countTokens(text.slice(unit.start, unit.end));
+  const tokens = known ?? (isTooLong ? Number.POSITIVE_INFINITY : countTokens(own));
   const cut = tokens > maxTokens ? bestCut(text, unit.start, unit.end) : unit.end;
   if (cut <= unit.start || cut >= unit.end) {
-    const rank = rankOf(text, unit);
-    yield { ...unit, rank, tokens: isTooLong ? countTokens(text.slice(unit.start, unit.end)) : tokens };
+    yield pieceOf(unit, own, isTooLong ? countTokens(own) : tokens);
     return;
   }
   const density = isTooLong ? tokensPerChar : tokens / chars;
-  yield* fittingPieces(text, { ...unit, end: cut }, maxTokens, countTokens, density);
-  yield* fittingPieces(text, { start: cut, end: unit.end, startsSection: false }, maxTokens, countTokens, density);
+  const last = { start: cut, end: unit.end, startsSection: false };
+  yield* fittingPieces(text, { ...unit, end: cut }, maxTokens, countTokens, undefined, density);
+  yield* fittingPieces(text, last, maxTokens, countTokens, undefined, density);
 }
 
 /**
@@ -160,7 +171,7 @@ function* fittingPieces(
  */
 const cutPlaces: readonly RegExp[] = [/\n/g, /[,;:、，；：]\s*/g, /\s+/g];
 
-function bestCut(text: string, start: number, end: number): number {
+function bestCut(text: LongText, start: number, end: number): number {
   const middle = start + Math.floor((end - start) / 2);
   const margin = Math.floor((end - start) / 4);
   const low = start + margin;

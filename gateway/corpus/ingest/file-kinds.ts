@@ -61,12 +61,15 @@ function kindOfMediaType(essence: string): FileKind | undefined {
   return kindByMediaType.get(essence) ?? (textMediaType.test(essence) ? "lines" : undefined);
 }
 
+/** Bytes of a file's beginning that tell what it is. */
+export const signatureBytes = 1_024;
+
 /**
  * The kind of a file by its first bytes. "office": any ZIP archive. "old": a document of an office program from before
  * these were archives, or one with a password.
  */
 function signatureOf(bytes: Uint8Array): "pdf" | "office" | "old" | "html" | undefined {
-  const head = Buffer.from(bytes.subarray(0, 1_024)).toString("latin1");
+  const head = Buffer.from(bytes.subarray(0, signatureBytes)).toString("latin1");
   if (head.startsWith("PK\x03\x04")) return "office";
   if (head.startsWith("\xd0\xcf\x11\xe0")) return "old";
   // Some programs write blank space before the signature.

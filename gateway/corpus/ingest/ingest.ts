@@ -12,7 +12,6 @@ import { newId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import { isPassing, reasonOf } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
-import { freeBytes } from "../../base/free-bytes.ts";
 import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
 import type { DocumentKind, PageStart } from "../../extract/protocol.ts";
@@ -20,13 +19,13 @@ import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort, Tokenizer } from "../base/ports.ts";
 import type { ContentStore } from "../files/content-store.ts";
 import { chunkText } from "./chunk.ts";
-import { checkedText, decodeText, FileError, OverBounds } from "./decode.ts";
+import { checkedText, decodeText, FileError, OverBounds, Utf8Text } from "./decode.ts";
 import { type ExtractLimits, Extractor } from "./extractor.ts";
-import { type FileKind, fileKindOf } from "./file-kinds.ts";
+import { type FileKind, fileKindOf, signatureBytes } from "./file-kinds.ts";
 import { IngestLanes, type Lane } from "./lanes.ts";
 import { pagesWithin } from "./pages.ts";
 import { ReaderProgram } from "./reader-program.ts";
-import type { TextKind } from "./sentences.ts";
+import type { LongText, TextKind } from "./sentences.ts";
 
 /** Disk bytes of a text and its indexes, for each byte of the text. */
 const diskBytesPerTextByte = 4;
@@ -82,7 +81,8 @@ const boundsOf = (program: ReaderProgram): Readonly<Record<Lane, LaneBounds>> =>
 const unconfined = "this system has no Landlock: a document that breaks its reader may open what the server may open";
 
 interface ReadText {
-  readonly text: string;
+  readonly text: LongText;
+  readonly textBytes: number;
   readonly kind: TextKind;
   readonly pages: readonly PageStart[];
 }
@@ -180,8 +180,9 @@ export class Ingestor {
     await this.#removeAll(file);
     if (!isCurrentAttempt(this.#db, file)) return;
     const clock = new WorkClock(this.#bounds[lane].maxMs);
-    const { text, kind, pages } = yield* this.#textOf(source, lane, signal);
-    using _room = this.#roomFor(file, Buffer.byteLength(text));
+    await using held = new AsyncDisposableStack();
+    const { text, textBytes, kind, pages } = yield* this.#textOf(source, lane, signal, held);
+    held.use(this.#roomFor(file, textBytes));
     const chunking = { maxTokens: file.maxChunkTokens, overlapTokens: file.overlapTokens };
     const pace = new Pace();
     let piece: NewFragment[] = [];
@@ -210,7 +211,7 @@ export class Ingestor {
     }
     const current = this.#db.transaction("finishFile", () => {
       const inserted = insertFragments(this.#db, corpus.seq, file, piece);
-      return inserted && completeFile(this.#db, file, Buffer.byteLength(text));
+      return inserted && completeFile(this.#db, file, textBytes);
     });
     if (!current) return await this.#removeAll(file);
     this.#onCompleted(file);
@@ -233,28 +234,32 @@ export class Ingestor {
 
   /**
    * Reads a file's text.
+   * @param held ends when the text is used no more
    * @throws FileError when that is not possible, OverBounds when the file is too large for the lane
    */
-  async *#textOf(source: FileRow, lane: Lane, signal: AbortSignal): AsyncGenerator<number, ReadText> {
+  async *#textOf(
+    source: FileRow,
+    lane: Lane,
+    signal: AbortSignal,
+    held: AsyncDisposableStack,
+  ): AsyncGenerator<number, ReadText> {
     const { extractor, maxChars } = this.#bounds[lane];
-    let bytes: Uint8Array | undefined = await this.#content.read(source.id);
-    const kind = fileKindOf(source.filename, source.mediaType, bytes);
+    const file = held.adopt(await this.#content.openPieces(source.id), (open) => open.close());
+    const kind = fileKindOf(source.filename, source.mediaType, file.read(0, signatureBytes));
     if (kind === "plain" || kind === "markdown" || kind === "lines") {
-      const text = atMost(maxChars, await decodeText(bytes));
-      freeBytes(bytes);
-      return { text, kind, pages: [] };
+      const text = atMost(maxChars, await Utf8Text.open(file));
+      return { text, textBytes: text.byteLength, kind, pages: [] };
     }
     if (lane === "large") {
       // Only one large document is read at a time, since that may take much memory. Meanwhile the texts of others are
       // ingested.
-      bytes = undefined;
       while (this.#isExtractingLarge && !signal.aborted) yield extractionPollMs;
-      bytes = await this.#content.read(source.id);
       this.#isExtractingLarge = true;
     }
     try {
-      const { text, pages } = await extractor.extract(kind, bytes, signal);
-      return { text: atMost(maxChars, checkedText(text)), kind: kindsOfExtracted[kind], pages };
+      const { text, pages } = await extractor.extract(kind, await this.#content.read(source.id), signal);
+      const checked = atMost(maxChars, checkedText(text));
+      return { text: checked, textBytes: Buffer.byteLength(checked), kind: kindsOfExtracted[kind], pages };
     } finally {
       if (lane === "large") this.#isExtractingLarge = false;
     }
@@ -275,7 +280,7 @@ export class Ingestor {
 }
 
 /** @throws OverBounds */
-function atMost(maxChars: number, text: string): string {
+function atMost<Text extends LongText>(maxChars: number, text: Text): Text {
   if (text.length > maxChars) throw new OverBounds("It has too much text.");
   return text;
 }

@@ -5,6 +5,7 @@
  */
 import type { FileId, TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
+import { freeBytes } from "../../base/free-bytes.ts";
 import { type Hold, holdUntil, onAbort } from "../../base/hold.ts";
 import { RoundRobinQueue } from "../../base/round-robin-queue.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
@@ -123,8 +124,11 @@ export class PromptFiles {
     try {
       const bytes = await found.read();
       const kind = fileKindOf(found.filename ?? "", found.mediaType, bytes);
-      if (kind === "plain" || kind === "markdown" || kind === "lines")
-        return { text: await decodeText(bytes), pages: [] };
+      if (kind === "plain" || kind === "markdown" || kind === "lines") {
+        const decoded = await decodeText(bytes);
+        freeBytes(bytes);
+        return { text: decoded, pages: [] };
+      }
       const { text, pages } = await this.#extractor.extract(kind, bytes, signal);
       const read = { text: checkedText(text), pages };
       this.#texts.set(tenantId, key, read, text.length * 2 + pages.length * bytesPerPage);

@@ -14,6 +14,13 @@ export interface Unit {
   readonly startsSection: boolean;
 }
 
+/** What of a string is used here, so that a text need not be one. Places are UTF-16 units. */
+export interface LongText {
+  readonly length: number;
+  slice(start: number, end: number): string;
+  indexOf(char: "\n", from: number): number;
+}
+
 /** "lines": source code, logs, data and rows of tables, in which each line is a unit. */
 export type TextKind = "plain" | "markdown" | "lines";
 
@@ -35,19 +42,22 @@ const ownLine = /^(?:\s*(?:[-*+•]|\d{1,9}[.)])\s|\s*[>|]| {4}|\t| {0,3}(?:[-*_
 
 type LineKind = "blank" | "heading" | "own" | "prose";
 
-interface Line {
+interface Range {
   readonly start: number;
-  /** The offset after the line break. */
   readonly end: number;
+}
+
+/** A line with its break, or several that belong together. */
+interface Line extends Range {
   readonly kind: LineKind;
 }
 
-export function* sentenceUnits(text: string, kind: TextKind): Generator<Unit> {
+export function* sentenceUnits(text: LongText, kind: TextKind): Generator<Unit> {
   for (const unit of sentenceSteps(text, kind)) if (unit !== undefined) yield unit;
 }
 
 /** Yields the units, and undefined where a stretch of text was scanned without finding the end of a unit. */
-export function sentenceSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
+export function sentenceSteps(text: LongText, kind: TextKind): Generator<Unit | undefined> {
   return kind === "lines" ? lineSteps(text) : proseSteps(text, kind);
 }
 
@@ -55,18 +65,17 @@ export function sentenceSteps(text: string, kind: TextKind): Generator<Unit | un
  * Each line with the empty lines after it. An unindented line after an empty one, such as the beginning of a function,
  * is a good place for a new fragment.
  */
-function* lineSteps(text: string): Generator<Unit | undefined> {
+function* lineSteps(text: LongText): Generator<Unit | undefined> {
   let afterBlank = false;
+  let lineBreak = -1;
   for (let start = 0, stepEnd = maxSentenceChars; start < text.length; ) {
-    const newline = text.indexOf("\n", start);
-    let end = newline === -1 ? text.length : newline + 1;
-    if (end - start > maxSentenceChars) end = withoutHalfCharacter(text, start, start + maxSentenceChars);
-    const lineEnd = end;
-    while (text[end] === "\n" || text.startsWith("\r\n", end)) {
-      end += text[end] === "\n" ? 1 : 2;
-      if (end - lineEnd > maxSentenceChars) break;
-    }
-    yield { start, end, startsSection: afterBlank && /\S/.test(text[start] ?? "") };
+    // A line that is cut has one break, which is looked for once.
+    if (lineBreak < start) lineBreak = text.indexOf("\n", start);
+    if (lineBreak < 0) lineBreak = text.length;
+    let lineEnd = Math.min(lineBreak + 1, text.length);
+    if (lineEnd - start > maxSentenceChars) lineEnd = withoutHalfCharacter(text, start, start + maxSentenceChars);
+    const end = lineEnd + emptyLinesAt(text, lineEnd);
+    yield { start, end, startsSection: afterBlank && /\S/.test(text.slice(start, start + 1)) };
     afterBlank = end > lineEnd;
     start = end;
     if (start < stepEnd) continue;
@@ -75,12 +84,23 @@ function* lineSteps(text: string): Generator<Unit | undefined> {
   }
 }
 
-function* proseSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
+/** Characters of the empty lines that begin there; of many about as many as a sentence may have. */
+function emptyLinesAt(text: LongText, start: number): number {
+  const isBreak = (part: string, at: number): boolean => part[at] === "\n" || part.startsWith("\r\n", at);
+  // Mostly there is none, and a longer part of the text need not be copied.
+  if (!isBreak(text.slice(start, start + 2), 0)) return 0;
+  const part = text.slice(start, start + maxSentenceChars + 2);
+  let chars = 0;
+  while (chars <= maxSentenceChars && isBreak(part, chars)) chars += part[chars] === "\n" ? 1 : 2;
+  return chars;
+}
+
+function* proseSteps(text: LongText, kind: TextKind): Generator<Unit | undefined> {
   // The unit that may still grow: blank space is added to it. If it holds only headings and blank space so far, the
   // next sentence is added to it too.
   let open: Unit | undefined;
   let wantsSentence = false;
-  for (const block of blocksOf(linesOf(text, kind), text)) {
+  for (const block of blocksOf(text, kind)) {
     if (block === undefined) {
       yield undefined;
       continue;
@@ -102,7 +122,7 @@ function* proseSteps(text: string, kind: TextKind): Generator<Unit | undefined> 
       };
       continue;
     }
-    for (const [start, end] of sentencesOf(text, block.start, block.end)) {
+    for (const { start, end } of isOneSentence(text, block) ? [block] : sentencesOf(text, block)) {
       if (open !== undefined && !wantsSentence) yield open;
       open = wantsSentence && open !== undefined ? { ...open, end } : { start, end, startsSection: false };
       wantsSentence = false;
@@ -111,57 +131,67 @@ function* proseSteps(text: string, kind: TextKind): Generator<Unit | undefined> 
   if (open !== undefined) yield open;
 }
 
-function* linesOf(text: string, textKind: TextKind): Generator<Line> {
-  let inCode = false;
-  for (let start = 0; start < text.length; ) {
-    const newline = text.indexOf("\n", start);
-    const end = newline === -1 ? text.length : newline + 1;
-    const head = text.slice(start, Math.min(end, start + maxHeadingChars)).trimEnd();
-    const isFence = textKind === "markdown" && fence.test(head);
-    let kind: LineKind = "prose";
-    if (isFence || inCode) kind = "own";
-    else if (head === "" && end - start <= maxHeadingChars) kind = "blank";
-    else if (textKind === "markdown" && end - start <= maxHeadingChars && heading.test(head)) kind = "heading";
-    else if (ownLine.test(head)) kind = "own";
-    if (isFence) inCode = !inCode;
-    yield { start, end, kind };
-    start = end;
-  }
+/** @param head the line's first characters, without blank space at its end */
+function lineKindOf(head: string, chars: number, textKind: TextKind): LineKind {
+  const mayBeHeading = chars <= maxHeadingChars;
+  if (head === "" && mayBeHeading) return "blank";
+  if (textKind === "markdown" && mayBeHeading && heading.test(head)) return "heading";
+  return ownLine.test(head) ? "own" : "prose";
 }
 
 /**
  * Joins the lines of a hard-wrapped paragraph; every other line is a block of its own. Yields undefined within a long
  * paragraph or much blank space, so that other work can run.
  */
-function* blocksOf(lines: Iterable<Line>, text: string): Generator<Line | undefined> {
+function* blocksOf(text: LongText, textKind: TextKind): Generator<Line | undefined> {
   let open: Line | undefined;
   let lastLineChars = 0;
   let stepEnd = maxSentenceChars;
-  for (const line of lines) {
-    if (line.start >= stepEnd) {
-      stepEnd = line.start + maxSentenceChars;
+  let inCode = false;
+  for (let start = 0, end = 0; start < text.length; start = end) {
+    const newline = text.indexOf("\n", start);
+    end = newline === -1 ? text.length : newline + 1;
+    const head = text.slice(start, Math.min(newline === -1 ? end : newline, start + maxHeadingChars)).trimEnd();
+    const isFence = textKind === "markdown" && fence.test(head);
+    const kind = isFence || inCode ? "own" : lineKindOf(head, end - start, textKind);
+    if (isFence) inCode = !inCode;
+    if (start >= stepEnd) {
+      stepEnd = start + maxSentenceChars;
       yield undefined;
     }
-    const wraps = lastLineChars >= minWrappedLineChars && line.kind === "prose" && startsAsProse(text, line.start);
+    const wraps = lastLineChars >= minWrappedLineChars && kind === "prose" && startsAsProse(text, start);
     if (open !== undefined && (open.kind === "prose" || open.kind === "own") && wraps) {
-      open = { ...open, end: line.end };
+      open = { ...open, end };
     } else {
       if (open !== undefined) yield open;
-      open = line;
+      open = { start, end, kind };
     }
-    lastLineChars = line.end - line.start;
+    lastLineChars = end - start;
   }
   if (open !== undefined) yield open;
 }
 
-function startsAsProse(text: string, start: number): boolean {
-  return /^\s*[\p{L}\p{N}"'“‘«(]/u.test(text.slice(start, start + 16));
-}
+const proseStart = /^\s*[\p{L}\p{N}"'“‘«(]/u;
+const startsAsProse = (text: LongText, start: number): boolean => proseStart.test(text.slice(start, start + 16));
 
 /**
- * The sentence ranges of a block. A window moves over the block, so that even megabytes of text cost only short steps.
+ * A sentence ends after one of these and nowhere else (UAX #29, rules SB4 and SB8 to SB11; what separates paragraphs is
+ * replaced first). The full stops that are no Sentence_Terminal in every version of Unicode are named.
  */
-function* sentencesOf(text: string, start: number, end: number): Generator<readonly [number, number]> {
+const sentenceEnd = /[\p{Sentence_Terminal}.\u2024\uFE52\uFF0E]/u;
+const lineBreaks = /[\r\n\u0085\u2028\u2029]/g;
+
+/**
+ * Items of lists and cells of tables mostly have no end of a sentence. To look for their sentences would make a kilobyte
+ * of garbage for each, and a file can have a million.
+ */
+const isOneSentence = (text: LongText, { start, end }: Range): boolean =>
+  end - start <= maxSentenceChars && !sentenceEnd.test(text.slice(start, end));
+
+/**
+ * The sentences of a block. A window moves over the block, so that even megabytes of text cost only short steps.
+ */
+function* sentencesOf(text: LongText, { start, end }: Range): Generator<Range> {
   let at = start;
   while (at < end) {
     const windowEnd = withoutHalfCharacter(text, at, Math.min(at + maxSentenceChars, end));
@@ -170,50 +200,38 @@ function* sentencesOf(text: string, start: number, end: number): Generator<reado
     const complete = windowEnd === end || ranges.length === 1 ? ranges : ranges.slice(0, -1);
     for (const range of complete) {
       yield range;
-      at = range[1];
+      at = range.end;
     }
   }
 }
 
-/**
- * A sentence ends after one of these and nowhere else (UAX #29, rules SB4 and SB8 to SB11; what separates paragraphs is
- * replaced first). The full stops that are no Sentence_Terminal in every version of Unicode are named.
- */
-const sentenceEnd = /[\p{Sentence_Terminal}.\u2024\uFE52\uFF0E]/u;
-
-function segment(text: string, start: number, end: number): (readonly [number, number])[] {
+function segment(text: LongText, start: number, end: number): readonly Range[] {
   // Each line break becomes a space, since it is one within a wrapped paragraph. The length stays the same, and so do
   // the offsets.
-  const flat = text.slice(start, end).replace(/[\r\n\u0085\u2028\u2029]/g, " ");
-  // Items of lists and cells of tables mostly have no end of a sentence. The segmenter takes a microsecond and a
-  // kilobyte of garbage to find none.
-  if (!sentenceEnd.test(flat)) return [[start, end]];
-  return Array.from(
-    segmenter.segment(flat),
-    (part) => [start + part.index, start + part.index + part.segment.length] as const,
-  );
+  const flat = text.slice(start, end).replace(lineBreaks, " ");
+  if (!sentenceEnd.test(flat)) return [{ start, end }];
+  return Array.from(segmenter.segment(flat), (part) => {
+    return { start: start + part.index, end: start + part.index + part.segment.length };
+  });
 }
 
-function mergeAbbreviations(
-  text: string,
-  start: number,
-  ranges: readonly (readonly [number, number])[],
-): (readonly [number, number])[] {
-  const merged: (readonly [number, number])[] = [];
+function mergeAbbreviations(text: LongText, start: number, ranges: readonly Range[]): readonly Range[] {
+  const merged: Range[] = [];
   let from = start;
-  for (const [, end] of ranges) {
+  for (const { end } of ranges) {
     const tail = text.slice(Math.max(from, end - 24), end);
-    if (abbreviation.test(tail) && end !== ranges.at(-1)?.[1]) continue;
-    merged.push([from, end]);
+    if (abbreviation.test(tail) && end !== ranges.at(-1)?.end) continue;
+    merged.push({ start: from, end });
     from = end;
   }
   return merged;
 }
 
 /** Returns `end`, or one less where the cut would split a surrogate pair. */
-export function withoutHalfCharacter(text: string, start: number, end: number): number {
+export function withoutHalfCharacter(text: LongText, start: number, end: number): number {
   if (end >= text.length || end - start < 2) return end;
-  const isHigh = (text.charCodeAt(end - 1) & 0xfc00) === 0xd800;
-  const isLow = (text.charCodeAt(end) & 0xfc00) === 0xdc00;
+  const around = text.slice(end - 1, end + 1);
+  const isHigh = (around.charCodeAt(0) & 0xfc00) === 0xd800;
+  const isLow = (around.charCodeAt(1) & 0xfc00) === 0xdc00;
   return isHigh && isLow ? end - 1 : end;
 }
