@@ -11,6 +11,7 @@ import { CommandError } from "../../gateway/cli/support/command.ts";
 import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { kvOption, kvSettings } from "./support/kv.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
 
@@ -114,7 +115,11 @@ const found = (answers: readonly ChatAnswer[]): number =>
 async function run({ say, option }: BenchContext): Promise<BenchReport> {
   const dataDir = mkdtempSync(join(tmpdir(), "spangate-restart-"));
   const model = option("model");
-  const env = { SPANGATE_KV_DISK_BYTES: "auto", ...(model !== undefined && { SPANGATE_MODEL: model }) };
+  const kv = option("kv");
+  const env = {
+    ...{ SPANGATE_KV_DISK_BYTES: "auto", ...kvSettings(kv) },
+    ...(model !== undefined && { SPANGATE_MODEL: model }),
+  };
   try {
     const cells = await measure(dataDir, env, say);
     const rows = cells.map(({ tokens, warm, cold, restarted }) => {
@@ -144,7 +149,7 @@ async function run({ say, option }: BenchContext): Promise<BenchReport> {
       "/ warm",
       "cold /",
     ];
-    return { model: model ?? "demo", header, rows, bars };
+    return { model: `${model ?? "demo"}${kv === undefined ? "" : ` (KV ${kv})`}`, header, rows, bars };
   } finally {
     rmSync(dataDir, { recursive: true, force: true });
   }
@@ -153,6 +158,6 @@ async function run({ say, option }: BenchContext): Promise<BenchReport> {
 export const restartBench: Bench = {
   name: "restart",
   summary: "TTFT of the first question over prepared fragments after kill -9 and a start, against warm and cold",
-  options: { model: "DIR  a model's folder (default: the demo model)" },
+  options: { model: "DIR  a model's folder (default: the demo model)", kv: kvOption },
   run,
 };

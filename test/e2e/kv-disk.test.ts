@@ -81,15 +81,16 @@ async function killed(server: TestServer): Promise<void> {
 
 const isEmpty = (dataDir: string): boolean => rowsIn(dataDir).objects === 0 && objectsIn(dataDir).length === 0;
 
-test("prepared fragments are found after kill -9, with the same answer", async () => {
+test("prepared fragments in mx8 are found after kill -9, with the same answer, and by no server of another mode", async () => {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir, env: { ...onDisk, SPANGATE_DEBUG: "1" } });
+  const env = { ...onDisk, SPANGATE_KV_CODEC: "mx8", SPANGATE_DEBUG: "1" };
+  const first = await startTestServer({ dataDir, env });
   const prepared = await prepare(first);
   const warm = await ask(first, prepared);
   expect(warm.found).toBeGreaterThan(500);
   expect(objectsIn(dataDir).length).toBe(rowsIn(dataDir).objects);
   await killed(first);
-  await using second = await startTestServer({ dataDir, env: { ...onDisk, SPANGATE_DEBUG: "1" } });
+  const second = await startTestServer({ dataDir, env });
   expect(await ask(second, prepared)).toEqual(warm);
   await killWorker(second);
   await until(async () => (await firstWorkerOf(second)).restarts === 1, "the worker is back");
@@ -99,6 +100,14 @@ test("prepared fragments are found after kill -9, with the same answer", async (
     { tier: "device", worker: "worker-0" },
     { tier: "disk", worker: null, objects: rowsIn(dataDir).objects, pinned_bytes: 0 },
   ]);
+  const client = new HttpClient({ url: second.url, apiKey: prepared.apiKey });
+  const blended = { g: { model: "", reuse: "blend", input: { user: "Which hall?" } } };
+  const refused = client.json("POST", "/v1/query/execute", blended);
+  await expect(refused).rejects.toThrow("$.g.reuse: this server holds KV in mx8");
+  await killed(second);
+  await using raw = await startTestServer({ dataDir, env: onDisk });
+  await until(() => isEmpty(dataDir), "what another mode has written is removed");
+  expect((await ask(raw, prepared)).found).toBeLessThan(50);
 });
 
 test("the answer is that of a server that keeps nothing; switched off, what was kept is removed", async () => {
