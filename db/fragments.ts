@@ -5,6 +5,7 @@ import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageOf } from "./page.ts";
+import type { PinTier } from "./pins.ts";
 import { listRows } from "./rows.ts";
 import { type Attributes, corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
 import { unindexVectors } from "./vectors.ts";
@@ -16,7 +17,8 @@ export type NewFragment = Pick<FragmentRow, "id" | "ordinal" | "text" | "firstCh
 export interface ListedFragment extends FragmentRow {
   readonly fileId: FileId;
   readonly filename: string;
-  readonly pinned: boolean;
+  /** Where it is pinned; null: nowhere. */
+  readonly pinnedTier: PinTier | null;
 }
 
 /**
@@ -173,17 +175,17 @@ const listed = {
   fragment: fragments,
   fileId: corpusFiles.fileId,
   filename: files.filename,
-  pin: fragmentPins.fragmentSeq,
+  pinnedTier: fragmentPins.tier,
 };
 
 function toListed(row: {
   readonly fragment: FragmentRow;
   readonly fileId: FileId;
   readonly filename: string;
-  readonly pin: number | null;
+  readonly pinnedTier: PinTier | null;
 }): ListedFragment {
-  const { fragment, fileId, filename, pin } = row;
-  return { ...fragment, fileId, filename, pinned: pin !== null };
+  const { fragment, fileId, filename, pinnedTier } = row;
+  return { ...fragment, fileId, filename, pinnedTier };
 }
 
 export function findFragmentPlace(db: Db, corpusId: CorpusId, id: FragmentId): FragmentPlace | undefined {
@@ -248,7 +250,7 @@ export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): Readonly
 }
 
 /** Notes where a fragment was prepared. Nothing happens if the fragment is gone. */
-export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: number, now: number): void {
+export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: number | null, now: number): void {
   db.statement("notePrepared", (orm) =>
     orm
       .update(fragments)

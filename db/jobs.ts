@@ -1,4 +1,4 @@
-import { inArray, isNull } from "drizzle-orm";
+import { and, eq, inArray, isNull } from "drizzle-orm";
 import type { CorpusId, JobId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { countRows, findRow, insertRow, listRows, updateRow } from "./rows.ts";
@@ -8,7 +8,10 @@ export type JobRow = typeof jobs.$inferSelect;
 
 const open = inArray(jobs.status, ["queued", "running"]);
 
-export function insertJob(db: Db, row: Pick<JobRow, "id" | "tenantId" | "corpusId" | "total" | "createdAt">): JobRow {
+export function insertJob(
+  db: Db,
+  row: Pick<JobRow, "id" | "tenantId" | "corpusId" | "target" | "total" | "createdAt">,
+): JobRow {
   return insertRow(db, "insertJob", jobs, { ...row, status: "queued" });
 }
 
@@ -16,8 +19,10 @@ export function findJob(db: Db, tenantId: TenantId, id: JobId): JobRow | undefin
   return findRow(db, "findJob", jobs, { id, tenantId });
 }
 
-export function findOpenJob(db: Db, corpusId: CorpusId): JobRow | undefined {
-  return findRow(db, "findOpenJob", jobs, { corpusId }, open);
+/** @param target the job's; null: one without */
+export function findOpenJob(db: Db, corpusId: CorpusId, target: JobRow["target"]): JobRow | undefined {
+  const isSame = target === null ? isNull(jobs.target) : eq(jobs.target, target);
+  return findRow(db, "findOpenJob", jobs, { corpusId }, and(open, isSame));
 }
 
 export function countOpenJobs(db: Db, tenantId: TenantId): number {

@@ -1,5 +1,5 @@
 /** KV in files: scopes with their keys, and objects. Whoever removes rows unlinks the files of the ids that come back. */
-import { and, asc, desc, eq, gt, inArray, ne, or, sql } from "drizzle-orm";
+import { and, asc, desc, eq, gt, inArray, lt, ne, or, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { findRow, insertRow, listRows } from "./rows.ts";
@@ -47,8 +47,9 @@ export function findKvObject(db: Db, id: string): KvObjectRow | undefined {
   return findRow(db, "findKvObject", kvObjects, { id });
 }
 
-export function hasKvObject(db: Db, lastKey: string): boolean {
-  return findRow(db, "hasKvObject", kvObjects, { lastKey }) !== undefined;
+/** @param lastKey of its last block */
+export function findKvObjectByKey(db: Db, lastKey: string): KvObjectRow | undefined {
+  return findRow(db, "findKvObjectByKey", kvObjects, { lastKey });
 }
 
 /** Whether any part of the span is in a file. */
@@ -112,11 +113,18 @@ export function touchKvSpans(db: Db, spanKeys: readonly string[], usedAt: number
   );
 }
 
-/** The objects in the folder that were not used for the longest time and are not pinned; of one tenant, or undefined: of all. */
-export function oldestKvObjects(db: Db, tenantId: TenantId | undefined, limit: number): readonly GoneObject[] {
+/**
+ * The objects in the folder that were not used for the longest time and are not pinned; of one tenant, or undefined: of all.
+ * @param usedBefore the last use was before this time
+ */
+export function oldestKvObjects(
+  db: Db,
+  { tenantId, usedBefore }: { readonly tenantId: TenantId | undefined; readonly usedBefore: number },
+  limit: number,
+): readonly GoneObject[] {
   const isOwn = tenantId === undefined ? undefined : eq(kvObjects.tenantId, tenantId);
   // Written out, since SQLite takes a partial index for a literal alone.
-  const loose = and(sql`${kvObjects.pinned} = 0 and ${kvObjects.onDisk} = 1`, isOwn);
+  const loose = and(sql`${kvObjects.pinned} = 0 and ${kvObjects.onDisk} = 1`, lt(kvObjects.usedAt, usedBefore), isOwn);
   return db.statement("oldestKvObjects", (orm) =>
     orm.select(gone).from(kvObjects).where(loose).orderBy(asc(kvObjects.usedAt)).limit(limit).all(),
   );

@@ -1,5 +1,5 @@
 /** Pinned fragments. */
-import { and, asc, eq, gt, sql } from "drizzle-orm";
+import { and, asc, eq, gt, ne, sql } from "drizzle-orm";
 import type { CorpusId, FragmentId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { corpora, corpusFiles, fragmentPins, fragments } from "./schema.ts";
@@ -11,21 +11,25 @@ export interface PinnedFragment {
   readonly corpusId: CorpusId;
   readonly tenantId: TenantId;
   readonly saltEpoch: number;
+  readonly tier: PinTier;
 }
 
-/** How much a tenant has pinned. */
+export type PinTier = (typeof fragmentPins.$inferSelect)["tier"];
+
+/** How much a tenant has pinned in a tier. */
 export interface PinnedSum {
   readonly fragments: number;
   readonly blocks: number;
 }
 
-/** Pins a fragment. The call may be repeated; the last call's number of blocks counts. */
-export function putPin(db: Db, fragmentSeq: number, tenantId: TenantId, blocks: number): void {
+/** Pins a fragment. The call may be repeated; the last call's number of blocks and tier count. */
+export function putPin(db: Db, pin: typeof fragmentPins.$inferSelect): void {
+  const { blocks, tier } = pin;
   db.statement("putPin", (orm) =>
     orm
       .insert(fragmentPins)
-      .values({ fragmentSeq, tenantId, blocks })
-      .onConflictDoUpdate({ target: fragmentPins.fragmentSeq, set: { blocks } })
+      .values(pin)
+      .onConflictDoUpdate({ target: fragmentPins.fragmentSeq, set: { blocks, tier } })
       .run(),
   );
 }
@@ -34,23 +38,15 @@ export function removePin(db: Db, fragmentSeq: number): void {
   db.statement("removePin", (orm) => orm.delete(fragmentPins).where(eq(fragmentPins.fragmentSeq, fragmentSeq)).run());
 }
 
-export function isPinned(db: Db, fragmentSeq: number): boolean {
-  const row = db.statement("isPinned", (orm) =>
-    orm
-      .select({ seq: fragmentPins.fragmentSeq })
-      .from(fragmentPins)
-      .where(eq(fragmentPins.fragmentSeq, fragmentSeq))
-      .get(),
-  );
-  return row !== undefined;
-}
-
-export function sumPins(db: Db, tenantId: TenantId): PinnedSum {
+/** What a tenant has pinned in a tier, the fragment that `exceptSeq` names left out. */
+export function sumPins(db: Db, tenantId: TenantId, tier: PinTier, exceptSeq: number): PinnedSum {
+  const blocks = sql<number>`coalesce(sum(${fragmentPins.blocks}), 0)`;
+  const others = ne(fragmentPins.fragmentSeq, exceptSeq);
   const row = db.statement("sumPins", (orm) =>
     orm
-      .select({ fragments: sql<number>`count(*)`, blocks: sql<number>`coalesce(sum(${fragmentPins.blocks}), 0)` })
+      .select({ fragments: sql<number>`count(*)`, blocks })
       .from(fragmentPins)
-      .where(eq(fragmentPins.tenantId, tenantId))
+      .where(and(eq(fragmentPins.tenantId, tenantId), eq(fragmentPins.tier, tier), others))
       .get(),
   );
   return row ?? { fragments: 0, blocks: 0 };
@@ -70,6 +66,7 @@ export function walkPins(db: Db, afterSeq: number, limit: number): readonly Pinn
         corpusId: corpora.id,
         tenantId: corpora.tenantId,
         saltEpoch: corpora.saltEpoch,
+        tier: fragmentPins.tier,
       })
       .from(fragmentPins)
       .innerJoin(fragments, eq(fragments.seq, fragmentPins.fragmentSeq))

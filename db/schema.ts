@@ -140,6 +140,9 @@ export const fragments = sqliteTable("fragments", {
   headKey: blob("head_key", { mode: "buffer" }),
 });
 
+/** The same names as the workers' (KvTier). */
+type KvTierName = "device" | "host" | "disk" | "s3";
+
 export const jobs = sqliteTable("jobs", {
   seq: seq(),
   id: text("id").$type<JobId>().notNull(),
@@ -152,6 +155,7 @@ export const jobs = sqliteTable("jobs", {
   errorMessage: text("error_message"),
   createdAt: createdAt(),
   finishedAt: integer("finished_at"),
+  target: text("target").$type<KvTierName>(),
 });
 
 const limitColumns = () => ({
@@ -199,6 +203,7 @@ export const fragmentPins = sqliteTable("fragment_pins", {
   fragmentSeq: integer("fragment_seq").primaryKey(),
   tenantId: text("tenant_id").$type<TenantId>().notNull(),
   blocks: integer("blocks").notNull(),
+  tier: text("tier").$type<KvTierName>().notNull().default("device"),
 });
 
 export const vectorIndexes = sqliteTable("vector_indexes", {

@@ -165,7 +165,7 @@ function openSpans({ workers, text, tenants, meter, kv, metrics }: SpanParts): S
     ...workers,
     ...{ meter, kv },
     modelReady: () => workers.supervisor.firstReady(),
-    kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
+    kvQuotaBytesOf: (tenantId, tier) => tenants.limits.kvBytesOf(tenantId, tier),
     lowererFor: text.lowererFor,
     onPrepared: (tenantId, report) => countPrepared(metrics(), tenantId, report),
   });

@@ -99,14 +99,15 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const bulk = openBulk(query, rateLimiter, () => registry.card());
   const uploads = new ConcurrencyLimiter(limits.uploadsPerTenant);
   const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
-  const shown = { registry, residency, tiers: () => kv.usage(), tiersByTenant: () => kv.usageByTenant() };
+  const shown = { registry, residency, tiers: () => kv.usage(), tiersByTenant: () => kv.account.byTenant() };
   return createApp({
     authenticator: tenants.apiKeys,
     settings: config,
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
-      (it) => addLimitRoutes(it, { tenants, storage, budgets: records.budgets, onTenantSet: (id) => kv.trim(id) }),
+      (it) =>
+        addLimitRoutes(it, { tenants, storage, budgets: records.budgets, onTenantSet: (id) => kv.account.trim(id) }),
       (it) => addFileRoutes(it, { corpus, uploads, downloads }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),

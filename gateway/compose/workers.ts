@@ -89,7 +89,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     uses: {
       note: (plan) => {
         uses.note(plan);
-        options.kv?.().noteUse(plan);
+        options.kv?.().account.noteUse(plan);
       },
     },
     misses,

@@ -25,6 +25,9 @@ export interface KvSum {
   readonly bytes: number;
 }
 
+/** Why a file is not written: the disk or all files' share of it is full, or the tenant's limit is. */
+export type NoRoom = "full" | "quota";
+
 /** What lies in a tier that all workers share. */
 export interface TierUse extends KvSum {
   readonly tier: KvTier;
@@ -113,6 +116,12 @@ export class KvAccount {
     }
   }
 
+  /** A job has found the span, and counts on it. */
+  touch(spanKey: BlockKey): void {
+    this.#used.add(spanKey);
+    if (this.#used.size >= usedSpans) this.#flush();
+  }
+
   /** Exactly these spans are pinned from now on. */
   setPinned(spanKeys: ReadonlySet<BlockKey>): void {
     const { db } = this.#options;
@@ -132,15 +141,20 @@ export class KvAccount {
   /**
    * Makes room for a file of the tenant's.
    * @param writing bytes of files that are being written: all, and the tenant's
-   * @returns false: it may not be written
+   * @param usedBefore only files that were last used before this time may go
+   * @returns why it may not be written
    */
-  makeRoom(bytes: number, tenantId: TenantId, writing: { readonly all: number; readonly own: number }): boolean {
+  makeRoom(
+    bytes: number,
+    tenantId: TenantId,
+    writing: { readonly all: number; readonly own: number },
+    usedBefore: number,
+  ): NoRoom | undefined {
     const { room } = this.#options;
-    if (room.isResting) return false;
-    const ownBytes = bytes + writing.own;
-    if (!this.trim(tenantId, ownBytes)) return false;
+    if (room.isResting) return "full";
+    if (!this.trim(tenantId, bytes + writing.own, usedBefore)) return "quota";
     const surplus = room.surplus(bytes, this.#all.bytes + writing.all);
-    return surplus !== undefined && this.#free(surplus, undefined);
+    return surplus !== undefined && this.#free(surplus, undefined, usedBefore) ? undefined : "full";
   }
 
   /**
@@ -148,19 +162,19 @@ export class KvAccount {
    * @param bytes that it is about to keep besides
    * @returns false: they do not fit, whatever is dropped
    */
-  trim(tenantId: TenantId, bytes = 0): boolean {
+  trim(tenantId: TenantId, bytes = 0, usedBefore = Number.MAX_SAFE_INTEGER): boolean {
     const quotaBytes = this.#options.quotaBytesOf(tenantId);
     if (quotaBytes === undefined) return true;
-    return bytes <= quotaBytes && this.#free(this.of(tenantId).bytes + bytes - quotaBytes, tenantId);
+    return bytes <= quotaBytes && this.#free(this.of(tenantId).bytes + bytes - quotaBytes, tenantId, usedBefore);
   }
 
   /** @returns whether so many bytes were freed */
-  #free(bytes: number, tenantId: TenantId | undefined): boolean {
+  #free(bytes: number, tenantId: TenantId | undefined, usedBefore: number): boolean {
     const { db, onDrop } = this.#options;
     if (bytes > 0) this.#flush();
     for (let left = bytes; left > 0; ) {
       const rows: GoneObject[] = [];
-      for (const row of oldestKvObjects(db, tenantId, removedAtOnce)) {
+      for (const row of oldestKvObjects(db, { tenantId, usedBefore }, removedAtOnce)) {
         if (left <= 0) break;
         rows.push(row);
         left -= row.bytes;

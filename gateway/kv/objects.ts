@@ -8,9 +8,9 @@ import type { TenantId } from "../../db/ids.ts";
 import { inBucket } from "../../db/kv-bucket.ts";
 import {
   deadKvScopes,
+  findKvObjectByKey,
   findKvScope,
   type GoneObject,
-  hasKvObject,
   hasKvSpan,
   insertKvObject,
   kvScopesOfTenant,
@@ -31,13 +31,14 @@ import {
   kvObjectSizes,
   kvObjectVersion,
 } from "../../worker/contract/kv-object.ts";
-import type { FileTier, GatewayMessage, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { FileTier, GatewayMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
+import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
-import { KvAccount, type TenantTierUse, type TierUse } from "./account.ts";
+import { KvAccount, type NoRoom, type TierUse } from "./account.ts";
 import type { BucketSettings } from "./bucket.ts";
 import {
   type FolderFiles,
@@ -50,8 +51,8 @@ import {
 import { KvPlaces } from "./places.ts";
 import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
-import type { KvScopes, ScopeFacts } from "./scopes.ts";
-import { KvWrites, type PendingObject } from "./writes.ts";
+import type { KvScopes } from "./scopes.ts";
+import { type KeepWork, type KeptSpan, KvWrites, type PendingObject } from "./writes.ts";
 
 export interface KvObjectsOptions {
   readonly db: Db;
@@ -76,13 +77,6 @@ export interface KvObjectsOptions {
   readonly files?: FolderFiles;
 }
 
-/** A span as it was prepared. */
-export interface KeptSpan {
-  readonly rootKey: BlockKey;
-  readonly blockKeys: readonly BlockKey[];
-  readonly tokenIds: Int32Array;
-}
-
 /** Objects that a worker is told of at once; the first ones, by use, are loaded without being asked for. */
 const objectsPerMessage = 500;
 
@@ -92,7 +86,8 @@ export class KvObjects {
   readonly #removal: KvRemoval;
   readonly #writes = new KvWrites();
   readonly #roots = new Map<string, TenantId>();
-  readonly #account: KvAccount;
+  /** What lies in files, whose it is, and when it was used. */
+  readonly account: KvAccount;
   readonly #places: KvPlaces;
   #isOn = false;
 
@@ -103,7 +98,7 @@ export class KvObjects {
     this.#room = new Room({ folder, mostBytes, log, nowMs, ...(freeBytes && { freeBytes }) });
     this.#places = new KvPlaces({
       ...{ db, folder, bucket: options.bucket, log },
-      account: () => this.#account,
+      account: () => this.account,
       removal: () => this.#removal,
       writing: (tenantId) => ({ all: this.#writes.bytes, own: this.#writes.bytesOf(tenantId) }),
       remove: (ids) => this.#remove(ids),
@@ -111,7 +106,7 @@ export class KvObjects {
       tellAgain: (row) => this.#tellAll(listKvObjects(db, row, row.seq - 1, 1)),
     });
     const onDrop = (objects: readonly GoneObject[]): void => this.#places.drop(objects);
-    this.#account = new KvAccount({ db, room: this.#room, quotaBytesOf, onDrop });
+    this.account = new KvAccount({ db, room: this.#room, quotaBytesOf, onDrop });
     this.#removal = new KvRemoval({
       ...{ db, folder, files, log },
       onGone: (objects) => this.#gone(objects),
@@ -140,38 +135,23 @@ export class KvObjects {
     this.#removal.scopes(isOff ? listKvScopes(db).map(({ seq }) => seq) : deadKvScopes(db));
     this.#removal.keyless();
     for (const { rootKey, tenantId } of listKvRoots(db)) this.#roots.set(rootKey, tenantId);
-    this.#account.start();
+    this.account.start();
     this.#places.start();
   }
 
   async stop(): Promise<void> {
     await this.#places.stop();
     this.#writes.settleAll(() => true);
-    this.#account.stop();
+    this.account.stop();
     await this.#removal.stop();
   }
 
   /** What lies in the tiers that are switched on. */
   usage(): readonly TierUse[] {
     if (!this.#isOn) return [];
-    const { all, pinnedBytes } = this.#account;
+    const { all, pinnedBytes } = this.account;
     const disk: TierUse = { tier: "disk", ...all, pinnedBytes, quotaBytes: this.#room.mostBytes(all.bytes) };
     return [disk, this.#places.bucketUse()].filter((use) => use !== undefined);
-  }
-
-  /** What each tenant has there. */
-  usageByTenant(): ReadonlyMap<TenantId, TenantTierUse> {
-    return this.#account.byTenant();
-  }
-
-  /** The files of exactly these spans stay, whatever needs room. */
-  setPinned(spanKeys: ReadonlySet<BlockKey>): void {
-    this.#account.setPinned(spanKeys);
-  }
-
-  /** The tenant's limits are others now. */
-  trim(tenantId: TenantId): void {
-    this.#account.trim(tenantId);
   }
 
   /** Whose fragments a chain that begins with this key is of. */
@@ -228,27 +208,45 @@ export class KvObjects {
     this.#removal.unlink(lost.flatMap(({ object: { id } }) => [temporaryName(workerId, id), id]));
   }
 
-  /** Requests use these spans: they are dropped last. */
-  noteUse(plan: TokenPlan): void {
-    if (this.#account.all.objects > 0 || !this.#places.isBucketEmpty) this.#account.noteUse(plan);
-  }
-
   /** Whether nothing is gained by asking for the span to be kept: it is in files, or nothing is written now. */
   isKept(spanKey: BlockKey): boolean {
     return !this.#isOn || this.#room.isResting || this.#format() === undefined || hasKvSpan(this.#options.db, spanKey);
   }
 
-  /** Has a worker write a span that it holds. Resolves when that is done, or will not be. */
-  async keep(workerId: string, span: KeptSpan, salt: CacheSalt): Promise<void> {
+  /** The tiers beside the workers' pools that this server has. */
+  get tiers(): readonly KvTier[] {
+    const card = this.#options.card();
+    return this.#isOn && (card === undefined || card.kvFormat !== undefined) ? this.#places.tiers : [];
+  }
+
+  /** Those of them that hold all of a span. */
+  tiersHolding(blockKeys: readonly BlockKey[]): readonly KvTier[] {
+    return this.#isOn ? this.#places.tiersHolding(blockKeys) : [];
+  }
+
+  /**
+   * Has a worker write a span that it holds. Resolves when that is done, or will not be.
+   * @param usedBefore only files that were last used before this time (Unix milliseconds) make room; default: any
+   * @returns why there is no room; undefined: there is, or nothing is kept
+   */
+  async keep(
+    workerId: string,
+    span: KeptSpan,
+    salt: CacheSalt,
+    usedBefore = Number.MAX_SAFE_INTEGER,
+  ): Promise<NoRoom | undefined> {
     const facts = this.#options.scopes.factsOf(salt);
     const format = this.#format();
-    if (!this.#isOn || facts === undefined || format === undefined) return;
+    if (!this.#isOn || facts === undefined || format === undefined) return undefined;
     const ends: Promise<void>[] = [];
-    for (let first = 0; first < span.blockKeys.length; first += extentBlocks) {
-      const end = this.#keepExtent(workerId, span, salt, facts, format, first);
-      if (end !== undefined) ends.push(end);
+    let refusal: NoRoom | undefined;
+    for (let first = 0; first < span.blockKeys.length && refusal === undefined; first += extentBlocks) {
+      const end = this.#keepExtent({ workerId, span, salt, facts, format, usedBefore }, first);
+      if (typeof end === "string") refusal = end;
+      else if (end !== undefined) ends.push(end);
     }
     await Promise.all(ends);
+    return refusal;
   }
 
   /** These blocks' texts were deleted. @param salt of the corpus that they belong to */
@@ -281,24 +279,22 @@ export class KvObjects {
   }
 
   #keepExtent(
-    workerId: string,
-    { rootKey, blockKeys, tokenIds }: KeptSpan,
-    salt: CacheSalt,
-    facts: ScopeFacts,
-    format: KvFormat,
+    { workerId, span, salt, facts, format, usedBefore }: KeepWork,
     first: number,
-  ): Promise<void> | undefined {
+  ): Promise<void> | NoRoom | undefined {
+    const { rootKey, blockKeys, tokenIds } = span;
     const { db, card, scopes, ownerOf, folder, send } = this.#options;
     const keys = blockKeys.slice(first, first + extentBlocks);
     const [lastKey, spanKey] = [keys.at(-1), blockKeys.at(-1)];
     if (lastKey === undefined || spanKey === undefined) return undefined;
     const known = this.#writes.endOf(lastKey);
     if (known !== undefined) return known;
-    if (hasKvObject(db, lastKey)) return undefined;
+    if (findKvObjectByKey(db, lastKey) !== undefined) return undefined;
     const { blockTokens } = format;
     const tokens = tokenIds.slice(first * blockTokens, (first + keys.length) * blockTokens);
     const bytes = kvObjectSizes(tokens.length, format).fileBytes;
-    if (!this.#places.makeRoom(bytes, facts.tenantId)) return undefined;
+    const refusal = this.#places.makeRoom(bytes, facts.tenantId, usedBefore);
+    if (refusal !== undefined) return refusal;
     const object: KvObject = {
       id: randomBytes(16).toString("hex"),
       dataKey: new Uint8Array(randomBytes(dataKeyBytes)),
@@ -352,11 +348,11 @@ export class KvObjects {
     const sealed = scopes.seal(scopeName, findKvScope(db, scopeName)?.sealedKey, id, dataKey);
     const scope = { name: scopeName, ...facts, sealedKey: sealed.scope };
     const keys = { rootKey, previousKey, lastKey, spanKey, position, tokenCount };
-    const whose = { tenantId: facts.tenantId, blockCount, pinned: Number(this.#account.isPinned(spanKey)) };
+    const whose = { tenantId: facts.tenantId, blockCount, pinned: Number(this.account.isPinned(spanKey)) };
     const place = { ...whose, onDisk: 1, inBucket: inBucket.no };
     const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, ...place, bytes, usedAt: Date.now() };
     insertKvObject(db, scope, row);
-    this.#account.add([row]);
+    this.account.add([row]);
     this.#roots.set(rootKey, facts.tenantId);
     this.#room.written();
     this.#broadcast({ type: "catalog", folder, objects: [object], warm: false });

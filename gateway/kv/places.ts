@@ -1,11 +1,19 @@
 /** Where objects are: in the folder, in the bucket, or in both. Without a bucket all are in the folder. */
 import type { TenantId } from "../../db/ids.ts";
 import { hasKvBucket, inBucket, placeKvObjects, removeNowhereKv, useKvBucket } from "../../db/kv-bucket.ts";
-import { findKvObject, type GoneObject, type KvObjectRow, listKvObjectIds } from "../../db/kv-objects.ts";
+import {
+  findKvObject,
+  findKvObjectByKey,
+  type GoneObject,
+  type KvObjectRow,
+  listKvObjectIds,
+} from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
+import { extentBlocks } from "../../worker/contract/kv-object.ts";
 import type { FileTier, GatewayMessage } from "../../worker/contract/messages.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
-import type { KvAccount, TierUse } from "./account.ts";
+import type { KvAccount, NoRoom, TierUse } from "./account.ts";
 import { type BucketSettings, KvBucket } from "./bucket.ts";
 import { chunks, type KvRemoval, removedAtOnce } from "./removal.ts";
 
@@ -88,14 +96,30 @@ export class KvPlaces {
     this.#bucket?.gone(objects);
   }
 
-  /** Makes room in the folder for a file of the tenant's. @returns false: it may not come there */
-  makeRoom(bytes: number, tenantId: TenantId): boolean {
+  /** The tiers of files that there are. */
+  get tiers(): readonly FileTier[] {
+    return this.#bucket === undefined ? ["disk"] : ["disk", "s3"];
+  }
+
+  /** Those of them that hold every object of a span. */
+  tiersHolding(blockKeys: readonly BlockKey[]): readonly FileTier[] {
+    let held = blockKeys.length === 0 ? [] : this.tiers;
+    for (let end = extentBlocks; end < blockKeys.length + extentBlocks && held.length > 0; end += extentBlocks) {
+      const lastKey = blockKeys[Math.min(end, blockKeys.length) - 1];
+      const row = lastKey === undefined ? undefined : findKvObjectByKey(this.#options.db, lastKey);
+      held = held.filter((tier) => row !== undefined && (tier === "disk" ? row.onDisk === 1 : isInBucket(row)));
+    }
+    return held;
+  }
+
+  /** Makes room in the folder for a file of the tenant's. @returns why it may not come there */
+  makeRoom(bytes: number, tenantId: TenantId, usedBefore = Number.MAX_SAFE_INTEGER): NoRoom | undefined {
     let { all, own } = this.#options.writing(tenantId);
     for (const row of this.#fetching.values()) {
       all += row.bytes;
       if (row.tenantId === tenantId) own += row.bytes;
     }
-    return this.#options.account().makeRoom(bytes, tenantId, { all, own });
+    return this.#options.account().makeRoom(bytes, tenantId, { all, own }, usedBefore);
   }
 
   /** These objects' files go, to make room; what the bucket has is left to it. */
@@ -115,7 +139,8 @@ export class KvPlaces {
     if (row === undefined) return;
     if (row.onDisk === 1) return moved("disk");
     const isOnTheWay = this.#fetching.has(objectId);
-    if (this.#bucket === undefined || !(isOnTheWay || this.makeRoom(row.bytes, row.tenantId))) return moved("s3");
+    if (this.#bucket === undefined || !(isOnTheWay || this.makeRoom(row.bytes, row.tenantId) === undefined))
+      return moved("s3");
     this.#fetching.set(objectId, row);
     const fetched = await this.#bucket.fetch(row);
     this.#fetching.delete(objectId);

@@ -1,7 +1,7 @@
 /** Objects that workers are writing: none of them has a row yet. */
 import type { TenantId } from "../../db/ids.ts";
-import type { KvObject } from "../../worker/contract/kv-object.ts";
-import type { BlockKey } from "../../worker/contract/units.ts";
+import type { KvFormat, KvObject } from "../../worker/contract/kv-object.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import type { ScopeFacts } from "./scopes.ts";
 
 export interface PendingObject {
@@ -14,6 +14,23 @@ export interface PendingObject {
   readonly modelDigest: string;
   readonly bytes: number;
   readonly blockCount: number;
+}
+
+/** A span as it was prepared. */
+export interface KeptSpan {
+  readonly rootKey: BlockKey;
+  readonly blockKeys: readonly BlockKey[];
+  readonly tokenIds: Int32Array;
+}
+
+/** What is to be written. */
+export interface KeepWork {
+  readonly workerId: string;
+  readonly span: KeptSpan;
+  readonly salt: CacheSalt;
+  readonly facts: ScopeFacts;
+  readonly format: KvFormat;
+  readonly usedBefore: number;
 }
 
 interface Entry {

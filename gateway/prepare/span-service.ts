@@ -3,6 +3,7 @@ import type { TenantId } from "../../db/ids.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import { unlessAborted } from "../base/hold.ts";
@@ -18,8 +19,15 @@ import { Placement } from "../dispatch/request/placement.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { Registry } from "../dispatch/workers/registry.ts";
 import type { TenantMeter } from "../generate/token-metering.ts";
+import type { KvAccount } from "../kv/account.ts";
 import type { KvObjects } from "../kv/objects.ts";
 import type { LoweredSpan, Lowerer } from "../lower/plan.ts";
+
+/** KV in files, as far as spans are brought there and taken away. */
+type KvFiles = Pick<
+  KvObjects,
+  "keep" | "isKept" | "tiers" | "tiersHolding" | "usage" | "evict" | "evictScopes" | "evictTenant"
+> & { readonly account: Pick<KvAccount, "setPinned" | "touch"> };
 
 export interface SpanServiceDeps {
   readonly dispatcher: Pick<Dispatcher, "submit" | "evictions">;
@@ -28,9 +36,9 @@ export interface SpanServiceDeps {
   readonly uses: Pick<UseCounts, "of">;
   readonly pins: Pick<Pins, "set">;
   /** KV in files; absent: none is kept. */
-  readonly kv?: Pick<KvObjects, "keep" | "isKept" | "setPinned" | "evict" | "evictScopes" | "evictTenant">;
-  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
-  readonly kvQuotaBytesOf: (tenantId: TenantId) => number | undefined;
+  readonly kv?: KvFiles;
+  /** Bytes of KV that a tenant may keep in a tier, on each worker in "device"; undefined: no quota. */
+  readonly kvQuotaBytesOf: (tenantId: TenantId, tier: KvTier) => number | undefined;
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
@@ -40,12 +48,16 @@ export interface SpanServiceDeps {
   readonly onPrepared?: (tenantId: TenantId, report: FinishedEvent) => void;
 }
 
-interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs" | "mayWait">>, Pick<PrepareFacts, "tenantId"> {
+interface PrepareWork
+  extends Required<Pick<PrepareFacts, "readAtMs" | "mayWait">>,
+    Pick<PrepareFacts, "tenantId" | "goal"> {
   readonly signal: AbortSignal;
 }
 
-/** The part of a worker's pool that a tenant without a quota may pin. */
-const pinnedPoolPart = 1 / 8;
+/** The part of a worker's pool, or of another tier, that a tenant without a quota may pin. */
+const pinnedPart = 1 / 8;
+/** A job with a bucket as its target waits so long for the copies of a group, and then tries again. */
+const [longestUploadMs, lookAgainMs] = [30_000, 50];
 
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
@@ -74,9 +86,9 @@ export class SpanService implements SpanPort {
   async *prepareSpans(
     spans: readonly SpanText[],
     signal: AbortSignal,
-    { readAtMs = performance.now(), tenantId, mayWait = true }: PrepareFacts = {},
+    { readAtMs = performance.now(), tenantId, mayWait = true, goal }: PrepareFacts = {},
   ): AsyncGenerator<PreparedSpan, void> {
-    const work = { signal, readAtMs, tenantId, mayWait };
+    const work = { signal, readAtMs, tenantId, mayWait, goal };
     try {
       await unlessAborted(this.#deps.modelReady(), signal);
     } catch (cause) {
@@ -88,7 +100,14 @@ export class SpanService implements SpanPort {
     let groupTokens = 0;
     for (const span of spans) {
       await this.warmSpan(span);
-      const tokenCount = this.lowerSpan(span).tokenIds.length;
+      const { tokenIds, blockKeys } = this.lowerSpan(span);
+      const tokenCount = tokenIds.length;
+      if (goal !== undefined && this.tiersHolding(blockKeys).includes(goal.tier)) {
+        const spanKey = blockKeys.at(-1);
+        if (spanKey !== undefined) this.#deps.kv?.account.touch(spanKey);
+        yield { id: span.id, tokens: tokenCount, source: goal.tier, worker: null };
+        continue;
+      }
       const full = group.length >= limits.prepareSpans || groupTokens + tokenCount > limits.prepareTokens;
       if (group.length > 0 && full) {
         yield* this.#prepare(group, work);
@@ -130,15 +149,25 @@ export class SpanService implements SpanPort {
 
   setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void {
     this.#deps.pins.set(tenants);
-    this.#deps.kv?.setPinned(spanKeys);
+    this.#deps.kv?.account.setPinned(spanKeys);
   }
 
-  mostPinnedBlocks(tenantId: TenantId): number {
+  get tiers(): readonly KvTier[] {
+    return ["device", ...(this.#deps.kv?.tiers ?? [])];
+  }
+
+  mostPinnedBlocks(tenantId: TenantId, tier: KvTier): number {
     const card = this.#deps.registry.card();
     if (card === undefined) return 0;
-    const quotaBytes = this.#deps.kvQuotaBytesOf(tenantId);
-    const allowed = quotaBytes === undefined ? card.blockCount * pinnedPoolPart : quotaBytes / card.kvBytesPerBlock;
-    return Math.floor(Math.min(allowed, card.blockCount));
+    const shared = this.#deps.kv?.usage().find((use) => use.tier === tier);
+    const bytes = tier === "device" ? card.blockCount * card.kvBytesPerBlock : (shared?.quotaBytes ?? 0);
+    const blockBytes = tier === "device" ? card.kvBytesPerBlock : (card.kvFormat?.blockBytes ?? card.kvBytesPerBlock);
+    const allowed = this.#deps.kvQuotaBytesOf(tenantId, tier) ?? bytes * pinnedPart;
+    return Math.floor(Math.min(allowed, bytes) / blockBytes);
+  }
+
+  tiersHolding(blockKeys: readonly BlockKey[]): readonly KvTier[] {
+    return this.#deps.kv?.tiersHolding(blockKeys) ?? [];
   }
 
   residentWorkers(spanKey: BlockKey): readonly number[] {
@@ -149,19 +178,35 @@ export class SpanService implements SpanPort {
     return this.#deps.kv?.isKept(spanKey) !== false;
   }
 
-  /** Has the worker that holds the span write it to a file, unless its text was evicted meanwhile. */
-  async #keep(span: SpanText, report: FinishedEvent | undefined, readAtMs: number): Promise<void> {
+  /**
+   * Has the worker that holds the span write it to a file, unless its text was evicted meanwhile.
+   * @throws ApiError quota_exceeded, storage_full when it has to be there and is not
+   */
+  async #keep(
+    span: SpanText,
+    report: FinishedEvent | undefined,
+    { signal, readAtMs, goal }: PrepareWork,
+  ): Promise<void> {
     const { kv, dispatcher } = this.#deps;
-    if (kv === undefined || report === undefined) return;
+    if (kv === undefined || report === undefined || goal?.tier === "device") return;
     const plan = this.#lowerer().preparePlan([span]);
     if (dispatcher.evictions.concern({ plan, tenantId: "" }, readAtMs)) return;
-    await kv.keep(report.workerId, this.lowerSpan(span), span.salt);
+    const lowered = this.lowerSpan(span);
+    const refusal = await kv.keep(report.workerId, lowered, span.salt, goal?.sinceMs);
+    const isThere = (): boolean => goal === undefined || kv.tiersHolding(lowered.blockKeys).includes(goal.tier);
+    // Files go to a bucket one after the other.
+    const untilMs = performance.now() + (goal?.tier === "s3" && refusal === undefined ? longestUploadMs : 0);
+    while (!isThere() && !signal.aborted && performance.now() < untilMs) await Bun.sleep(lookAgainMs);
+    if (isThere() || signal.aborted) return;
+    if (refusal !== "quota")
+      throw new ApiError("storage_full", {
+        message: "No more KV fits into files, or can be copied to the bucket for now.",
+      });
+    throw new ApiError("quota_exceeded", { message: "No more KV fits into what the tenant may keep in files." });
   }
 
-  async *#prepare(
-    spans: readonly SpanText[],
-    { signal, readAtMs, tenantId, mayWait }: PrepareWork,
-  ): AsyncGenerator<PreparedSpan, void> {
+  async *#prepare(spans: readonly SpanText[], work: PrepareWork): AsyncGenerator<PreparedSpan, void> {
+    const { signal, readAtMs, tenantId, mayWait } = work;
     const { meter } = this.#deps;
     if (tenantId !== undefined && mayWait) meter?.requireTokens(tenantId);
     const onEnd = (tokens: number): void => void (tenantId !== undefined && meter?.spend(tenantId, tokens));
@@ -181,7 +226,7 @@ export class SpanService implements SpanPort {
       const asked = workerIds.size === 0 ? [undefined] : [...workerIds];
       const reports = await Promise.all(asked.map(async (id) => [id, await prepareOn(id)] as const));
       const reportOf = new Map(reports);
-      await Promise.all(homes.map(({ span, workerIds }) => this.#keep(span, reportOf.get(workerIds[0]), readAtMs)));
+      await Promise.all(homes.map(({ span, workerIds }) => this.#keep(span, reportOf.get(workerIds[0]), work)));
       for (const { span, workerIds } of homes) {
         const report = reportOf.get(workerIds[0]);
         const prepared = report?.spans.find(({ id }) => id === span.id);

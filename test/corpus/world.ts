@@ -4,13 +4,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Db, openDb } from "../../db/open.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
-import type { CorpusDeps, PreparedSpan, SpanPort, SpanText } from "../../gateway/corpus/base/ports.ts";
+import type { CorpusDeps, PreparedSpan, PrepareFacts, SpanPort, SpanText } from "../../gateway/corpus/base/ports.ts";
 import { Corpus } from "../../gateway/corpus/corpus.ts";
 import { Searches } from "../../gateway/corpus/search/searches.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { TenantStorage } from "../../gateway/tenant/storage.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { countTokens } from "./fixtures.ts";
 
@@ -54,7 +55,12 @@ export class FakeSpans implements SpanPort {
     await new Promise((resolve) => setImmediate(resolve));
   }
 
-  async *prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan> {
+  async *prepareSpans(
+    spans: readonly SpanText[],
+    signal: AbortSignal,
+    facts?: PrepareFacts,
+  ): AsyncGenerator<PreparedSpan> {
+    this.goals.push(facts?.goal);
     const failure = this.failures.shift();
     if (failure !== undefined) throw failure;
     for (const span of spans) {
@@ -97,8 +103,11 @@ export class FakeSpans implements SpanPort {
     return this.ready;
   }
 
-  setPinned(tenants: ReadonlyMap<BlockKey, string>): void {
+  pinnedSpans: ReadonlySet<BlockKey> = new Set();
+
+  setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void {
     this.pinned = tenants;
+    this.pinnedSpans = spanKeys;
   }
 
   mostPinnedBlocks(): number {
@@ -111,6 +120,14 @@ export class FakeSpans implements SpanPort {
   evictTenant(tenantId: string, part: "text" | "all"): number {
     this.evictedTenants.push([tenantId, part]);
     return this.resident.size;
+  }
+
+  tiers: readonly KvTier[] = ["device"];
+  /** Of all calls. */
+  readonly goals: PrepareFacts["goal"][] = [];
+
+  tiersHolding(): readonly KvTier[] {
+    return [];
   }
 
   isKept(): boolean {

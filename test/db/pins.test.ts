@@ -31,7 +31,7 @@ function tenantWithFragments(db: Db, count: number) {
 test("walking the pins reads the pinned fragments, in order, and looks at no other", () => {
   const db = openDb(":memory:");
   const { tenantId, fragmentIds } = tenantWithFragments(db, 40);
-  for (const seq of [30, 3, 17]) putPin(db, seq, tenantId, 1);
+  for (const seq of [30, 3, 17]) putPin(db, { fragmentSeq: seq, tenantId, blocks: 1, tier: "device" });
   const prepared = spyOn(db.client, "prepare");
   const walked = walkPins(db, 0, 2);
   expect(walked.map(({ seq, id }) => [seq, id])).toEqual([3, 17].map((seq) => [seq, fragmentIds[seq - 1]]));

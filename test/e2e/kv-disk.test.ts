@@ -52,12 +52,12 @@ interface Prepared {
   readonly fileId: string;
 }
 
-async function prepare(server: TestServer): Promise<Prepared> {
+async function prepare(server: TestServer, target?: "device"): Promise<Prepared> {
   const { client, apiKey, id: tenantId } = await server.tenant("keeper");
   const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
   const fileId = await addFile(client, storeId, "a.txt", new Blob([text]));
   await waitForFile(client, storeId, fileId);
-  await prepareStore(client, storeId, () => undefined);
+  await prepareStore(client, storeId, () => undefined, target);
   return { apiKey, tenantId, storeId, fileId };
 }
 
@@ -147,6 +147,44 @@ test("deleting a file, a store, a tenant or a store's salt leaves no row and no 
     await until(() => isEmpty(dataDir), `rows and files of ${what} are gone`, 5_000);
     expect([what, rowsIn(dataDir).scopes - before]).toEqual([what, what === "a file" ? 1 : 0]);
   }
+});
+
+test("a job brings fragments to where it is told, or says why not; a pin in files keeps the file", async () => {
+  const dataDir = newFolder();
+  await using server = await startTestServer({ dataDir, env: onDisk });
+  const { storeId, tenantId, apiKey } = await prepare(server, "device");
+  expect(isEmpty(dataDir)).toBe(true);
+  const client = new HttpClient({ url: server.url, apiKey });
+  const places = async () => {
+    const path = `/admin/v1/vector_stores/${storeId}/fragments`;
+    const listed = await listAll<{ id: string; resident: unknown[]; pinned_tier: string | null }>(client, path);
+    return listed.map(({ id, resident, pinned_tier }) => ({ id, resident, pinned_tier }));
+  };
+  const job = await prepareStore(client, storeId, () => undefined, "disk");
+  const [first, ...rest] = await places();
+  expect([job.done, rest.length + 1]).toEqual([job.total, job.total]);
+  const [onDevice, inFile] = [
+    { worker: 0, tier: "device" },
+    { worker: null, tier: "disk" },
+  ];
+  for (const { resident } of [...rest, first]) expect(resident).toEqual([onDevice, inFile]);
+  const pinned = await client.json("POST", `/admin/v1/fragments/${first?.id}/pin`, { tier: "disk" });
+  expect(pinned).toMatchObject({ pinned: true, pinned_tier: "disk" });
+  const disk = async () => {
+    const { tiers } = await server.admin.json<{ tiers: { tier: string; pinned_bytes: number }[] }>(
+      "GET",
+      "/admin/v1/cache",
+    );
+    return tiers.find(({ tier }) => tier === "disk");
+  };
+  await until(async () => ((await disk())?.pinned_bytes ?? 0) > 0, "the file is pinned");
+  // Room for two files: all go but the pinned one, and a job that needs more says so.
+  const bytes = (await disk())?.pinned_bytes ?? 0;
+  await server.admin.json("PUT", `/admin/v1/tenants/${tenantId}/limits`, { kv_disk_bytes: 2 * bytes });
+  await until(() => rowsIn(dataDir).objects <= 2, "the limit is kept");
+  expect((await places())[0]).toMatchObject({ pinned_tier: "disk", resident: [onDevice, inFile] });
+  const failed = await prepareStore(client, storeId, () => undefined, "disk").catch((error: unknown) => String(error));
+  expect(failed).toContain("No more KV fits into what the tenant may keep in files.");
 });
 
 test("a pinned fragment that a question had computed is there after a restart", async () => {

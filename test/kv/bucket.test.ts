@@ -125,7 +125,7 @@ describe("what is in the folder goes to the bucket", () => {
     const [first = "", second = "", third = ""] = await three(rig);
     const each = (rig.use("s3")?.bytes ?? 0) / 3;
     rig.bucketQuotas.set(rig.tenantIds[0], 2 * each);
-    rig.kv.setPinned(new Set([spanOf(saltA, 1, 20).blockKeys.at(-1) ?? spanOf(saltA, 1, 20).rootKey]));
+    rig.kv.account.setPinned(new Set([spanOf(saltA, 1, 20).blockKeys.at(-1) ?? spanOf(saltA, 1, 20).rootKey]));
     await rig.keep(saltB, 1);
     await rig.uploaded(4);
     await rig.keep(saltA, 90);

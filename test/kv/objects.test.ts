@@ -174,7 +174,7 @@ describe("room", () => {
       .all();
     rig.db.client.run("update kv_objects set used_at = seq");
     const { tokenIds, blockKeys, rootKey } = spanOf(saltA, 1, 20);
-    rig.kv.noteUse({ runs: [{ kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey }] });
+    rig.kv.account.noteUse({ runs: [{ kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey }] });
     await rig.keep(saltA, 60);
     expect(rig.forgotten).toEqual([second?.id ?? ""]);
     expect([rig.rows, rig.kv.usage()[0]?.bytes]).toEqual([3, 3 * bytes]);
@@ -190,7 +190,7 @@ describe("room", () => {
     const [a, b] = rig.tenantIds;
     rig.quotas.set(a, 2 * bytes);
     for (const from of [1, 20, 40]) await rig.keep(saltA, from);
-    const held = () => [...rig.kv.usageByTenant()].map(([id, { objects, quotaBytes }]) => [id, objects, quotaBytes]);
+    const held = () => [...rig.kv.account.byTenant()].map(([id, { objects, quotaBytes }]) => [id, objects, quotaBytes]);
     expect(held()).toEqual([
       [b, 1, undefined],
       [a, 2, 2 * bytes],
@@ -198,10 +198,10 @@ describe("room", () => {
     expect(rig.forgotten).toEqual([rig.catalog[1]?.id ?? ""]);
     // A lower limit holds at once, one below a single file lets none be written, and none being left is no entry.
     rig.quotas.set(a, bytes);
-    rig.kv.trim(a);
+    rig.kv.account.trim(a);
     expect(held().map(([, objects]) => objects)).toEqual([1, 1]);
     rig.quotas.set(a, bytes - 1);
-    rig.kv.trim(a);
+    rig.kv.account.trim(a);
     await rig.keep(saltA, 60);
     expect(held().map(([id]) => id)).toEqual([b]);
     expect(rig.rows).toBe(1);
@@ -217,6 +217,39 @@ describe("room", () => {
     ]);
   });
 
+  test("for a job only what was used before it began makes room; why there is none is said", async () => {
+    using rig = new KvRig();
+    await rig.start();
+    await rig.keep(saltA, 1);
+    const bytes = rig.kv.usage()[0]?.bytes ?? 0;
+    const { blockKeys } = spanOf(saltA, 1, 20);
+    expect([rig.kv.tiersHolding(blockKeys), rig.kv.tiersHolding(spanOf(saltA, 20, 20).blockKeys)]).toEqual([
+      ["disk"],
+      [],
+    ]);
+    await rig.start({ mostBytes: 2 * bytes });
+    rig.db.client.run("update kv_objects set used_at = 5");
+    const begun = Date.now();
+    expect(await rig.keep(saltA, 20, 20, begun)).toBeUndefined();
+    expect(await rig.keep(saltA, 40, 20, begun)).toBeUndefined();
+    expect(await rig.keep(saltA, 60, 20, begun)).toBe("full");
+    expect([rig.kv.tiersHolding(blockKeys), rig.rows]).toEqual([[], 2]);
+    rig.quotas.set(rig.tenantIds[0], 2 * bytes);
+    expect(await rig.keep(saltA, 60, 20, begun)).toBe("quota");
+    // What the job finds there counts as used by it.
+    rig.db.client.run("update kv_objects set used_at = 5");
+    rig.kv.account.touch(spanOf(saltA, 20, 20).blockKeys.at(-1) ?? blockKeys[0] ?? (saltA as never));
+    expect(await rig.keep(saltA, 60, 20, begun)).toBeUndefined();
+    expect(rig.kv.tiersHolding(spanOf(saltA, 20, 20).blockKeys)).toEqual(["disk"]);
+    // A span of which a part is missing is not there.
+    await rig.start();
+    await rig.keep(saltB, 1, 32 * 4 + 9);
+    const long = spanOf(saltB, 1, 32 * 4 + 9).blockKeys;
+    expect(rig.kv.tiersHolding(long)).toEqual(["disk"]);
+    rig.db.client.run("delete from kv_objects where position > 0");
+    expect(rig.kv.tiersHolding(long)).toEqual([]);
+  });
+
   test("what is pinned stays, after a restart too, until it is said otherwise", async () => {
     using rig = new KvRig();
     await rig.start();
@@ -224,7 +257,7 @@ describe("room", () => {
     const bytes = rig.kv.usage()[0]?.bytes ?? 0;
     const spanKey = spanOf(saltA, 1, 20).blockKeys.at(-1);
     if (spanKey === undefined) throw new Error("a span has a key");
-    rig.kv.setPinned(new Set([spanKey]));
+    rig.kv.account.setPinned(new Set([spanKey]));
     await rig.start({ mostBytes: 2 * bytes });
     const first = rig.catalog[0]?.id;
     expect(rig.kv.usage()[0]?.pinnedBytes).toBe(bytes);
@@ -232,12 +265,12 @@ describe("room", () => {
     expect(rig.rows).toBe(2);
     expect(rig.forgotten).not.toContain(first);
     // A pin of what is not there yet holds once it is.
-    rig.kv.setPinned(new Set([spanKey, ...spanOf(saltA, 60, 20).blockKeys.slice(-1)]));
+    rig.kv.account.setPinned(new Set([spanKey, ...spanOf(saltA, 60, 20).blockKeys.slice(-1)]));
     await rig.keep(saltA, 60);
     await rig.keep(saltA, 80);
     expect([rig.rows, rig.kv.usage()[0]?.pinnedBytes]).toEqual([2, 2 * bytes]);
     await rig.start({ mostBytes: 2 * bytes });
-    rig.kv.setPinned(new Set());
+    rig.kv.account.setPinned(new Set());
     await rig.keep(saltA, 80);
     expect([rig.rows, rig.forgotten.length, rig.kv.usage()[0]?.pinnedBytes]).toEqual([2, 1, 0]);
   });

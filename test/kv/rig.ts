@@ -90,8 +90,8 @@ export class KvRig implements Disposable {
     await kv.onReady("worker-0");
   }
 
-  keep(salt: CacheSalt, from: number, tokenCount = 20): Promise<void> {
-    return this.kv.keep("worker-0", spanOf(salt, from, tokenCount), salt);
+  keep(salt: CacheSalt, from: number, tokenCount = 20, usedBefore?: number): ReturnType<KvObjects["keep"]> {
+    return this.kv.keep("worker-0", spanOf(salt, from, tokenCount), salt, usedBefore);
   }
 
   /** Objects that a worker was told of since the start. */

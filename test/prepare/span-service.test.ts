@@ -1,10 +1,14 @@
 import { describe, expect, test } from "bun:test";
+import type { TenantId } from "../../db/ids.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { limits } from "../../gateway/config.ts";
-import type { PrepareFacts } from "../../gateway/corpus/base/ports.ts";
+import type { PreparedSpan, PrepareFacts } from "../../gateway/corpus/base/ports.ts";
 import type { TenantMeter } from "../../gateway/generate/token-metering.ts";
+import type { NoRoom } from "../../gateway/kv/account.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
-import { SpanService } from "../../gateway/prepare/span-service.ts";
+import { SpanService, type SpanServiceDeps } from "../../gateway/prepare/span-service.ts";
+import type { KvTier } from "../../worker/contract/tiers.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
 import { makeRig, corpusSalt as salt } from "../dispatch/rig.ts";
@@ -12,7 +16,7 @@ import { models, textSide } from "../text/models.ts";
 
 const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
 
-function service(devices = ["cpu", "cpu"], meter?: TenantMeter) {
+function service(devices = ["cpu", "cpu"], meter?: TenantMeter, kv?: SpanServiceDeps["kv"]) {
   const links = fakeLinks();
   const rig = makeRig(links.openLink, devices);
   rig.supervisor.start(rig.dispatcher);
@@ -23,6 +27,7 @@ function service(devices = ["cpu", "cpu"], meter?: TenantMeter) {
     kvQuotaBytesOf: (tenantId) => (tenantId === "tenant_bounded" ? 10 * fakeCard.kvBytesPerBlock : undefined),
     lowererFor: () => lowerer,
     ...(meter === undefined ? {} : { meter }),
+    ...(kv === undefined ? {} : { kv }),
   });
   const tick = () => links.processes.forEach((process) => void process.core.tick());
   const timer = setInterval(tick, 0);
@@ -33,11 +38,86 @@ async function prepare(
   spans: SpanService,
   fragments: readonly ReturnType<typeof fragment>[],
   signal = new AbortController().signal,
+  facts: PrepareFacts = {},
 ) {
-  const prepared: { id: string; tokens: number; worker: number }[] = [];
-  for await (const span of spans.prepareSpans(fragments, signal)) prepared.push(span);
+  const prepared: PreparedSpan[] = [];
+  for await (const span of spans.prepareSpans(fragments, signal, facts)) prepared.push(span);
   return prepared;
 }
+
+const blockBytes = fakeCard.kvBytesPerBlock;
+
+/** Files that take what `refusals` does not refuse. */
+class FakeFiles implements NonNullable<SpanServiceDeps["kv"]> {
+  readonly tiers = ["disk"] as const;
+  readonly kept = new Set<BlockKey>();
+  readonly touched: BlockKey[] = [];
+  refusal: NoRoom | undefined;
+
+  async keep(_workerId: string, { blockKeys }: { blockKeys: readonly BlockKey[] }): Promise<NoRoom | undefined> {
+    if (this.refusal === undefined) for (const key of blockKeys) this.kept.add(key);
+    return this.refusal;
+  }
+  tiersHolding(blockKeys: readonly BlockKey[]): readonly KvTier[] {
+    return blockKeys.every((key) => this.kept.has(key)) ? ["disk"] : [];
+  }
+  readonly account = { touch: (spanKey: BlockKey) => void this.touched.push(spanKey), setPinned: () => undefined };
+  usage = () => [
+    { tier: "disk" as const, objects: 0, blocks: 0, bytes: 0, pinnedBytes: 0, quotaBytes: 640 * blockBytes },
+  ];
+  isKept = (spanKey: BlockKey): boolean => this.kept.has(spanKey);
+  evict = (): void => undefined;
+  evictScopes = (): void => undefined;
+  evictTenant = (): void => undefined;
+}
+
+describe("where prepared KV has to be", () => {
+  const goal = (tier: KvTier) => ({ goal: { tier, sinceMs: 0 } });
+
+  test("a worker alone: nothing is written; files: what lies there is not computed again", async () => {
+    const files = new FakeFiles();
+    using rig = service(["cpu"], undefined, files);
+    rig.processes[0]?.ready();
+    const [a, b] = [fragment("a", 10), fragment("b", 10)];
+    await prepare(rig.spans, [a], undefined, goal("device"));
+    expect([files.kept.size, rig.processes[0]?.submits.length]).toEqual([0, 1]);
+    await prepare(rig.spans, [a], undefined, goal("disk"));
+    expect(files.tiersHolding(rig.spans.lowerSpan(a).blockKeys)).toEqual(["disk"]);
+    const found = await prepare(rig.spans, [a, b], undefined, goal("disk"));
+    expect(found).toMatchObject([
+      { id: "a", source: "disk", worker: null },
+      { id: "b", source: "computed", worker: 0 },
+    ]);
+    expect(files.touched).toEqual(rig.spans.lowerSpan(a).blockKeys.slice(-1));
+    // Only the span that was not there was given to a worker.
+    expect(rig.processes[0]?.submits.at(-1)?.plan.runs.map(({ spanId }) => spanId)).toEqual(["b"]);
+  });
+
+  test.each([
+    ["full", "storage_full"],
+    ["quota", "quota_exceeded"],
+  ] as const)("no room (%s) is an error for who wants it there, and none for who does not", async (refusal, code) => {
+    const files = new FakeFiles();
+    files.refusal = refusal;
+    using rig = service(["cpu"], undefined, files);
+    rig.processes[0]?.ready();
+    expect(await prepare(rig.spans, [fragment("a", 10)])).toHaveLength(1);
+    const failed = await prepare(rig.spans, [fragment("a", 10)], undefined, goal("disk")).catch(
+      (error: unknown) => error,
+    );
+    expect(failed).toMatchObject({ code });
+  });
+
+  test("as much may be pinned as the tier or the tenant's limit has room for", () => {
+    using rig = service(["cpu"], undefined, new FakeFiles());
+    rig.processes[0]?.ready();
+    const most = (tenantId: TenantId) =>
+      (["device", "disk"] as const).map((tier) => rig.spans.mostPinnedBlocks(tenantId, tier));
+    expect(rig.spans.tiers).toEqual(["device", "disk"]);
+    expect(most("tenant_free")).toEqual([fakeCard.blockCount / 8, 80]);
+    expect(most("tenant_bounded")).toEqual([10, 10]);
+  });
+});
 
 describe("preparing", () => {
   test("for a tenant waits while it has no tokens, and counts what was computed", async () => {

@@ -208,6 +208,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   ],
   "gateway/http/transport": [
     "db",
+    "worker/contract/tiers.ts",
     "gateway/base",
     "gateway/config.ts",
     "gateway/corpus",

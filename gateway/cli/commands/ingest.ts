@@ -107,13 +107,17 @@ function walk(folder: string, within: string, add: (file: ListedFile) => void): 
 export const prepareCommand: Command = {
   name: "prepare",
   summary: "Compute and keep the KV of every fragment of a vector store, ahead of its first use.",
-  usage: "STORE_ID",
-  flags: serverFlags,
+  usage: "STORE_ID [--target TIER]",
+  flags: {
+    ...serverFlags,
+    target: { type: "string", value: "TIER", description: "Where it has to be: device, host, disk or s3." },
+  },
   async run(input) {
     const storeId = onlyPositional(input, "STORE_ID");
+    const target = input.text("target");
     const progress = new Progress("prepare");
     try {
-      await prepareStore(connect(input), storeId, (job) => progress.update(job.done, job.total, "fragments"));
+      await prepareStore(connect(input), storeId, (job) => progress.update(job.done, job.total, "fragments"), target);
     } finally {
       progress.finish();
     }

@@ -134,8 +134,10 @@ export async function prepareStore(
   client: HttpClient,
   storeId: string,
   onProgress: (job: PrepareJob) => void,
+  target?: string,
 ): Promise<PrepareJob> {
-  let job = await client.json<PrepareJob>("POST", `/admin/v1/vector_stores/${storeId}/prepare`);
+  const body = target === undefined ? {} : { target };
+  let job = await client.json<PrepareJob>("POST", `/admin/v1/vector_stores/${storeId}/prepare`, body);
   onProgress(job);
   for await (const event of client.events("GET", `/admin/v1/jobs/${job.id}/events`)) {
     job = JSON.parse(event.data) as PrepareJob;

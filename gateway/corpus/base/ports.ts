@@ -2,6 +2,7 @@
 import type { FileId, TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
+import type { KvTier } from "../../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import type { Hold } from "../../base/hold.ts";
 import type { Log } from "../../base/log.ts";
@@ -22,7 +23,8 @@ export interface PreparedSpan {
   readonly id: string;
   readonly tokens: number;
   readonly source: SpanSource;
-  readonly worker: number;
+  /** null: it lies in a tier that no worker was asked for. */
+  readonly worker: number | null;
 }
 
 export interface PrepareFacts {
@@ -32,6 +34,8 @@ export interface PrepareFacts {
   readonly tenantId?: TenantId;
   /** false: the fragments are computed even while the tenant has reached its token limit. */
   readonly mayWait?: boolean;
+  /** Where the KV has to be in the end, and since when that has been worked on; absent: on a worker, and kept if possible. */
+  readonly goal?: { readonly tier: KvTier; readonly sinceMs: number } | undefined;
 }
 
 export interface SpanPort {
@@ -49,7 +53,7 @@ export interface SpanPort {
   /**
    * Computes and keeps spans, and reports each once it is resident. Spans that were evicted since their texts were read
    * are not kept.
-   * @throws ApiError
+   * @throws ApiError quota_exceeded and storage_full too, when they cannot be where they are to be
    */
   prepareSpans(spans: readonly SpanText[], signal: AbortSignal, facts?: PrepareFacts): AsyncIterable<PreparedSpan>;
   /**
@@ -77,10 +81,14 @@ export interface SpanPort {
    * spans are kept whatever needs room.
    */
   setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void;
-  /** Blocks that the tenant may pin: what its quota allows, or without a quota a part of the smallest pool. */
-  mostPinnedBlocks(tenantId: TenantId): number;
+  /** The tiers that this server has. */
+  readonly tiers: readonly KvTier[];
+  /** Blocks that the tenant may pin in a tier: what its quota allows, or without a quota a part of the tier. */
+  mostPinnedBlocks(tenantId: TenantId, tier: KvTier): number;
   /** Whether the span would be there after a restart, or cannot be made so now. */
   isKept(spanKey: BlockKey): boolean;
+  /** The tiers beside the workers' pools that hold all of a span. */
+  tiersHolding(blockKeys: readonly BlockKey[]): readonly KvTier[];
   /** The workers that probably hold the span. */
   residentWorkers(spanKey: BlockKey): readonly number[];
 }

@@ -4,6 +4,7 @@ import { findFragmentPlace, type ListedFragment, listFragments } from "../../../
 import { type FileId, parseId, type TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { Page, PageRange } from "../../../db/page.ts";
+import type { KvTier } from "../../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { CorpusService } from "../base/corpora.ts";
@@ -18,6 +19,8 @@ export interface SpanFacts {
   readonly spanKey: BlockKey;
   /** The workers that probably hold the span now. */
   readonly residentWorkers: readonly number[];
+  /** The tiers beside the workers' pools that hold it. */
+  readonly tiers: readonly KvTier[];
 }
 
 export interface FragmentFacts {
@@ -77,7 +80,8 @@ export class FragmentService {
       const spanKey = blockKeys.at(-1);
       if (spanKey === undefined) return undefined;
       const residentWorkers = this.#spans.residentWorkers(spanKey);
-      return { tokenCount: tokenIds.length, blockCount: blockKeys.length, spanKey, residentWorkers };
+      const tiers = this.#spans.tiersHolding(blockKeys);
+      return { tokenCount: tokenIds.length, blockCount: blockKeys.length, spanKey, residentWorkers, tiers };
     } catch (error) {
       if (error instanceof ApiError && error.code === "not_ready") return undefined;
       throw error;

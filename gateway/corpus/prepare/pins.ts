@@ -6,7 +6,8 @@
 import { corpusFragment } from "../../../db/fragments.ts";
 import { parseId, type TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
-import { isPinned, type PinnedFragment, putPin, removePin, sumPins, walkPins } from "../../../db/pins.ts";
+import { type PinnedFragment, putPin, removePin, sumPins, walkPins } from "../../../db/pins.ts";
+import type { KvTier } from "../../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { BackgroundLoop } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
@@ -16,6 +17,7 @@ import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { CorpusSaltOf, SpanPort, SpanText } from "../base/ports.ts";
 import type { FragmentFacts, FragmentService } from "./fragments.ts";
+import { requireTier } from "./prepare.ts";
 
 const pinsPerPiece = 64;
 
@@ -51,23 +53,24 @@ export class PinService {
   }
 
   /**
-   * Pins a fragment: its KV is computed if no worker holds it, and is evicted last. The call may be repeated.
-   * @throws ApiError not_found, quota_exceeded, not_ready
+   * Pins a fragment: its KV is brought to the tier if it is not there, and goes last. The call may be repeated.
+   * @throws ApiError not_found, quota_exceeded, not_ready, invalid_value
    */
-  pin(tenantId: TenantId, rawId: string): FragmentFacts {
+  pin(tenantId: TenantId, rawId: string, tier: KvTier = "device"): FragmentFacts {
     const { db, spans } = this.#parts;
+    requireTier(spans, tier, "tier");
     const { seq, facts } = this.#require(tenantId, rawId);
     if (facts.span === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
     const { blockCount } = facts.span;
-    if (!isPinned(db, seq)) {
-      const { fragments, blocks } = sumPins(db, tenantId);
-      const most = spans.mostPinnedBlocks(tenantId);
+    if (facts.row.pinnedTier !== tier) {
+      const { fragments, blocks } = sumPins(db, tenantId, tier, seq);
+      const most = spans.mostPinnedBlocks(tenantId, tier);
       if (fragments >= corpusLimits.maxPinsPerTenant || blocks + blockCount > most) {
-        const message = `The tenant has ${fragments} fragments of ${blocks} blocks pinned, and may pin ${most} blocks.`;
-        throw new ApiError("quota_exceeded", { message });
+        const pinned = `The tenant has ${fragments} fragments of ${blocks} blocks pinned in "${tier}"`;
+        throw new ApiError("quota_exceeded", { message: `${pinned}, and may pin ${most} blocks.` });
       }
     }
-    putPin(db, seq, tenantId, blockCount);
+    putPin(db, { fragmentSeq: seq, tenantId, blocks: blockCount, tier });
     this.wake();
     return this.#facts(tenantId, rawId);
   }
@@ -124,14 +127,15 @@ export class PinService {
     for (let afterSeq = 0; ; afterSeq = piece.at(-1)?.seq ?? afterSeq) {
       piece = walkPins(db, afterSeq, pinsPerPiece);
       if (piece.length === 0) break;
-      for (const { id, text, corpusId, tenantId, saltEpoch } of piece) {
+      for (const { id, text, corpusId, tenantId, saltEpoch, tier } of piece) {
         const span = { id, text, salt: this.#parts.corpusSalt(corpusId, saltEpoch, tenantId) };
         const { blockKeys } = spans.lowerSpan(span);
-        for (const key of blockKeys) tenants.set(key, tenantId);
+        if (tier === "device") for (const key of blockKeys) tenants.set(key, tenantId);
         const last = blockKeys.at(-1);
-        if (last !== undefined) spanKeys.add(last);
-        const isThere = last === undefined || (spans.residentWorkers(last).length > 0 && spans.isKept(last));
-        if (isThere) continue;
+        if (last === undefined) continue;
+        spanKeys.add(last);
+        const isOnDevice = tier !== "device" || spans.residentWorkers(last).length > 0;
+        if (isOnDevice && spans.isKept(last)) continue;
         missing.getOrInsertComputed(tenantId, () => []).push(span);
       }
       await pace.breathe();

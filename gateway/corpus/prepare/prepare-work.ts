@@ -43,6 +43,8 @@ export interface PrepareDeps {
 interface OpenJob {
   readonly row: JobRow;
   readonly cancel: AbortController;
+  /** When this run of it began, in Unix milliseconds. */
+  readonly beganAt: number;
   /** The number of fragments when the job began; more may be added meanwhile. */
   readonly expected: number;
   readonly after: FragmentPlace | undefined;
@@ -90,7 +92,8 @@ export class TenantPrepare implements TenantWork {
     if (row === undefined) return undefined;
     const expected = countFragments(this.#deps.db, row.corpusId);
     this.#update(row, { status: "running", done: 0, total: expected });
-    return { row, cancel: new AbortController(), expected, after: undefined, done: 0, attempts: 0 };
+    const beganAt = Date.now();
+    return { row, cancel: new AbortController(), beganAt, expected, after: undefined, done: 0, attempts: 0 };
   }
 
   /** @returns what is left of the job */
@@ -119,11 +122,12 @@ export class TenantPrepare implements TenantWork {
 
   async #prepareNext(job: OpenJob): Promise<OpenJob | undefined> {
     const { db, corpora, spans } = this.#deps;
-    const { row, cancel, expected } = job;
+    const { row, cancel, expected, beganAt } = job;
     // The corpus is looked up for every group, because its salt may be rotated and its files may change meanwhile.
     const corpus = findCorpusAnyState(db, row.corpusId);
     if (corpus === undefined || corpus.deletedAt !== null) return undefined;
-    const facts = { readAtMs: performance.now(), tenantId: row.tenantId };
+    const goal = row.target === null ? undefined : { tier: row.target, sinceMs: beganAt };
+    const facts = { readAtMs: performance.now(), tenantId: row.tenantId, goal };
     const group = walkFragments(db, corpus.id, job.after, fragmentsPerGroup);
     const last = group.at(-1);
     if (last === undefined) {
@@ -139,7 +143,7 @@ export class TenantPrepare implements TenantWork {
     this.#note(corpus.seq, group, prepared, salt);
     const done = job.done + group.length;
     if (this.#update(row, { done, total: Math.max(expected, done) }) === undefined) return undefined;
-    return { row, cancel, expected, after: placeOf(last), done, attempts: 0 };
+    return { ...job, after: placeOf(last), done, attempts: 0 };
   }
 
   #note(corpusSeq: number, group: readonly FragmentRow[], prepared: PreparedById, salt: CacheSalt): void {

@@ -14,9 +14,11 @@ import {
   listJobTenants,
   updateOpenJob,
 } from "../../../db/jobs.ts";
+import type { KvTier } from "../../../worker/contract/tiers.ts";
 import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import { corpusLimits } from "../base/limits.ts";
+import type { SpanPort } from "../base/ports.ts";
 import { type JobOwner, JobWatchers } from "./job-watchers.ts";
 import { type PrepareDeps, TenantPrepare } from "./prepare-work.ts";
 
@@ -25,6 +27,13 @@ const groupsAtOnce = 4;
 const spareGroups = 12;
 /** The most tenants whose jobs run at the same time, in rounds. */
 const maxTenants = 1_024;
+
+/** @throws ApiError invalid_value naming the field, when this server does not have the tier */
+export function requireTier({ tiers }: SpanPort, tier: KvTier, param: string): void {
+  if (tiers.includes(tier)) return;
+  const has = tiers.map((name) => `"${name}"`).join(" and ");
+  throw new ApiError("invalid_value", { param, message: `This server keeps no KV in "${tier}": it has ${has}.` });
+}
 
 export class PrepareService {
   readonly watchers = new JobWatchers();
@@ -58,12 +67,13 @@ export class PrepareService {
   }
 
   /**
-   * Makes a job. If the corpus has an open job, that one is returned, so the call may be repeated.
-   * @throws ApiError not_found, quota_exceeded
+   * Makes a job. If the corpus has an open job with this target, that one is returned, so the call may be repeated.
+   * @throws ApiError not_found, quota_exceeded, invalid_value
    */
-  create(tenantId: TenantId, rawCorpusId: string): JobRow {
+  create(tenantId: TenantId, rawCorpusId: string, target?: KvTier): JobRow {
     const corpus = this.#deps.corpora.require(tenantId, rawCorpusId, "own");
-    const open = findOpenJob(this.#deps.db, corpus.id);
+    if (target !== undefined) requireTier(this.#deps.spans, target, "target");
+    const open = findOpenJob(this.#deps.db, corpus.id, target ?? null);
     if (open !== undefined) return open;
     if (countOpenJobs(this.#deps.db, tenantId) >= corpusLimits.maxOpenJobsPerTenant) {
       throw new ApiError("quota_exceeded", { message: "Too many prepare jobs of this tenant are open." });
@@ -73,6 +83,7 @@ export class PrepareService {
       id: newId("job"),
       tenantId,
       corpusId: corpus.id,
+      target: target ?? null,
       total,
       createdAt: Date.now(),
     });

@@ -3,13 +3,14 @@ import type { Hono } from "hono";
 import { z } from "zod";
 import type { TenantId } from "../../../db/ids.ts";
 import type { JobRow } from "../../../db/jobs.ts";
+import { kvTiers } from "../../../worker/contract/tiers.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import type { FragmentFacts } from "../../corpus/prepare/fragments.ts";
 import { changed } from "../middleware/audit.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { jobAnswer } from "../transport/answer-schemas.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
-import { listBody, pageQuery, readNoFields, readQuery, seconds } from "../transport/paging.ts";
+import { listBody, pageQuery, readFields, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 import { sseResponse } from "../transport/sse.ts";
 
@@ -23,10 +24,24 @@ export interface PrepareRouteDeps {
   readonly jobStreams: ConcurrencyLimiter;
 }
 
+const prepareBody = z.strictObject({
+  target: z
+    .enum(kvTiers)
+    .optional()
+    .describe("Where the KV has to be; left out: on a worker, and in files if possible."),
+});
+const pinBody = z.strictObject({
+  tier: z
+    .enum(kvTiers)
+    .default("device")
+    .describe("Where the KV stays; device: on a worker, and in files if possible."),
+});
+
 /** What the routes do, for /openapi.json. */
 const about = {
   prepare: {
     summary: "Starts a job that computes the KV of every fragment ahead of questions.",
+    body: prepareBody,
     answer: jobAnswer,
     status: 202,
   },
@@ -41,9 +56,9 @@ const about = {
 
 export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
   declare(app, "POST /admin/v1/vector_stores/:vector_store_id/prepare", about.prepare, async (c) => {
-    await readNoFields(c);
+    const { target } = await readFields(c, prepareBody);
     const owner = tenantIdOf(c);
-    const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id")));
+    const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id"), target));
     return c.json(jobBody(job), 202);
   });
 
@@ -71,7 +86,16 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   });
 
   const { pins } = corpus;
-  addFragmentAction(app, "pin", (tenantId, id) => pins.pin(tenantId, id));
+  declare(
+    app,
+    "POST /admin/v1/fragments/:fragment_id/pin",
+    { summary: pinSummary, body: pinBody, answer: fragmentAnswer },
+    async (c) => {
+      const { tier } = await readFields(c, pinBody);
+      const owner = tenantIdOf(c);
+      return c.json(fragmentBody(changed(c, () => pins.pin(owner, c.req.param("fragment_id"), tier))));
+    },
+  );
   addFragmentAction(app, "unpin", (tenantId, id) => pins.unpin(tenantId, id));
   addFragmentAction(app, "evict", (tenantId, id) => pins.evict(tenantId, id));
 
@@ -83,8 +107,9 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   });
 }
 
+const pinSummary =
+  "Brings the fragment's KV to a tier if it is not there, and evicts it last; stays over restarts, within the tenant's quota.";
 const fragmentActions = {
-  pin: "Computes the fragment's KV if it is not there, and evicts it last; stays over restarts, within the tenant's quota.",
   unpin: "Lets the fragment's KV be evicted as any other.",
   evict: "All workers forget the fragment's KV and what was computed from it; a pin ends.",
 } as const;
@@ -112,6 +137,7 @@ function jobBody(job: JobRow) {
     object: "prepare_job",
     vector_store_id: job.corpusId,
     status: job.status,
+    target: job.target,
     done: job.done,
     total: job.total,
     error: job.errorCode === null ? null : { code: job.errorCode, message: job.errorMessage },
@@ -134,7 +160,13 @@ const fragmentAnswer = z.strictObject({
   span_key: z.string().nullable(),
   prepared: z.strictObject({ worker: z.int().nullable(), at: z.int() }).nullable(),
   pinned: z.boolean(),
-  resident: z.array(z.strictObject({ worker: z.int(), tier: z.literal("device") })),
+  pinned_tier: z.enum(kvTiers).nullable(),
+  resident: z.array(
+    z.strictObject({
+      worker: z.int().nullable().describe("null: a tier that all workers share."),
+      tier: z.enum(kvTiers),
+    }),
+  ),
 });
 
 function fragmentBody({ row, span }: FragmentFacts): z.infer<typeof fragmentAnswer> {
@@ -153,7 +185,11 @@ function fragmentBody({ row, span }: FragmentFacts): z.infer<typeof fragmentAnsw
     blocks: span?.blockCount ?? null,
     span_key: span?.spanKey ?? null,
     prepared: current && row.preparedAt !== null ? { worker: row.preparedWorker, at: seconds(row.preparedAt) } : null,
-    pinned: row.pinned,
-    resident: (span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" as const })),
+    pinned: row.pinnedTier !== null,
+    pinned_tier: row.pinnedTier,
+    resident: [
+      ...(span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" as const })),
+      ...(span?.tiers ?? []).map((tier) => ({ worker: null, tier })),
+    ],
   };
 }

@@ -1,5 +1,6 @@
 /** Answers as /openapi.json describes them. Handlers do not read these; test/http/openapi/openapi.test.ts holds real answers against them. */
 import { z } from "zod";
+import { kvTiers } from "../../../worker/contract/tiers.ts";
 import { scopes } from "../../tenant/principal.ts";
 
 const seconds = z.int().describe("Unix time in seconds.");
@@ -160,6 +161,7 @@ export const jobAnswer = z.strictObject({
   object: z.literal("prepare_job"),
   vector_store_id: z.string(),
   status: z.enum(["queued", "running", "completed", "failed", "cancelled"]),
+  target: z.enum(kvTiers).nullable().describe("null: a worker, and files where the server keeps any."),
   done: count,
   total: count,
   error: z.strictObject({ code: z.string(), message: z.string().nullable() }).nullable(),

@@ -34,6 +34,23 @@ export async function readNoFields(context: Context<AppEnv>): Promise<void> {
   throw new ApiError("unknown_field", { message: "This route takes no fields." });
 }
 
+/** For routes that may be called without a body: that is an object without fields. @throws ApiError 400 with `param` */
+export async function readFields<Schema extends z.ZodType>(
+  context: Context<AppEnv>,
+  schema: Schema,
+): Promise<z.infer<Schema>> {
+  const text = Buffer.from(await readBody(context, 1024)).toString("utf8");
+  return checked(schema, text.trim() === "" ? {} : jsonOf(text));
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError("invalid_json");
+  }
+}
+
 /**
  * The page's range, its cursors looked up among what the caller may see.
  * @param find the row a cursor names; throws not_found for one that is unknown or another tenant's

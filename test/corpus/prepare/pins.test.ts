@@ -33,20 +33,41 @@ const pinnedKeys = () => [...world.spans.pinned.keys()].sort();
 describe("a pinned fragment", () => {
   test("is computed, and evicted last, until it is pinned no more", async () => {
     const { store, first, second } = await populated();
-    expect(world.corpus.pins.pin(tenantId, first).row.pinned).toBe(true);
-    expect(world.corpus.pins.pin(tenantId, first).row.pinned).toBe(true);
+    expect(world.corpus.pins.pin(tenantId, first).row.pinnedTier).toBe("device");
+    expect(world.corpus.pins.pin(tenantId, first).row.pinnedTier).toBe("device");
     await world.corpus.idle();
     expect(pinnedKeys()).toEqual(keysOf(store.id, first).sort());
     expect(new Set(world.spans.pinned.values())).toEqual(new Set([tenantId]));
     expect([...world.spans.resident].sort()).toEqual(pinnedKeys());
     const listed = (await world.corpus.fragments.list(tenantId, store.id, { limit: 50, order: "asc" })).rows;
-    expect(listed.filter(({ row }) => row.pinned).map(({ row }) => row.id as string)).toEqual([first]);
+    expect(listed.filter(({ row }) => row.pinnedTier !== null).map(({ row }) => row.id as string)).toEqual([first]);
     world.corpus.pins.pin(tenantId, second);
-    expect(world.corpus.pins.unpin(tenantId, first).row.pinned).toBe(false);
+    expect(world.corpus.pins.unpin(tenantId, first).row.pinnedTier).toBeNull();
     await world.corpus.idle();
     expect(pinnedKeys()).toEqual(keysOf(store.id, second).sort());
     // It may stay; it is only not held.
     expect(world.spans.resident.has(keysOf(store.id, first)[0] as BlockKey)).toBe(true);
+  });
+
+  test("in files takes no place among those of the workers, and stays when it is pinned elsewhere", async () => {
+    const { store, first, second } = await populated();
+    const { pins } = world.corpus;
+    expect(() => pins.pin(tenantId, first, "disk")).toThrow('it has "device"');
+    world.spans.tiers = ["device", "disk"];
+    expect(pins.pin(tenantId, first, "disk").row.pinnedTier).toBe("disk");
+    pins.pin(tenantId, second);
+    await world.corpus.idle();
+    expect(pinnedKeys()).toEqual(keysOf(store.id, second).sort());
+    const spanKeys = [first, second].map((id) => keysOf(store.id, id).at(-1));
+    expect(world.spans.pinnedSpans).toEqual(new Set(spanKeys as BlockKey[]));
+    // A pin goes to another tier as a whole, and each tier has its own room.
+    const own = world.corpus.pins.pin(tenantId, second).span?.blockCount ?? 0;
+    world.spans.mostPinned = own;
+    expect(() => pins.pin(tenantId, second, "disk")).toThrow("1 fragments of");
+    pins.unpin(tenantId, first);
+    expect(pins.pin(tenantId, second, "disk").row.pinnedTier).toBe("disk");
+    await world.corpus.idle();
+    expect([pinnedKeys(), [...world.spans.pinnedSpans]]).toEqual([[], [spanKeys[1] as BlockKey]]);
   });
 
   test("that is evicted is pinned no more, and gone", async () => {
@@ -54,7 +75,7 @@ describe("a pinned fragment", () => {
     world.corpus.pins.pin(tenantId, first);
     await world.corpus.idle();
     const facts = world.corpus.pins.evict(tenantId, first);
-    expect([facts.row.pinned, facts.span?.residentWorkers]).toEqual([false, []]);
+    expect([facts.row.pinnedTier, facts.span?.residentWorkers]).toEqual([null, []]);
     await world.corpus.idle();
     expect([world.spans.resident.size, world.spans.pinned.size]).toEqual([0, 0]);
     expect(keysOf(store.id, first).length).toBeGreaterThan(0);

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { TenantId } from "../../../db/ids.ts";
 import type { JobRow } from "../../../db/jobs.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
+import type { KvTier } from "../../../worker/contract/tiers.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 let world: World;
@@ -51,6 +52,29 @@ describe("prepare jobs", () => {
     await world.corpus.idle();
     expect(world.corpus.prepare.create(tenantId, store.id).id).not.toBe(first.id);
     await world.corpus.idle();
+  });
+
+  test("with targets are jobs of their own; what the server has no place for is refused by name", async () => {
+    const create = (target?: KvTier) => world.corpus.prepare.create(tenantId, store.id, target);
+    expect(() => create("disk")).toThrow('This server keeps no KV in "disk": it has "device".');
+    world.spans.tiers = ["device", "disk"];
+    const refused = (): unknown => {
+      try {
+        return create("s3");
+      } catch (error) {
+        return error;
+      }
+    };
+    expect(refused()).toMatchObject({ code: "invalid_value", param: "target" });
+    const jobs = [create(), create("disk"), create("device"), create("disk"), create()];
+    expect(jobs.map(({ target }) => target)).toEqual([null, "disk", "device", "disk", null]);
+    expect(new Set(jobs.map(({ id }) => id)).size).toBe(3);
+    await world.corpus.idle();
+    const goals = world.spans.goals.map((goal) => goal?.tier);
+    expect(new Set(goals)).toEqual(new Set([undefined, "disk", "device"]));
+    expect(world.spans.goals.every((goal) => goal === undefined || Math.abs(goal.sinceMs - Date.now()) < 60_000)).toBe(
+      true,
+    );
   });
 
   test("cancelled: stops, stays cancelled, and a follower sees it", async () => {

@@ -219,10 +219,32 @@ test("names and contents of files come back harmless", async () => {
   expect(decodeURIComponent(disposition.split("''")[1] ?? "")).toBe(name);
 });
 
-test("routes that take no fields refuse fields", async () => {
+test("routes whose fields may all be left out refuse others, and tiers that the server does not have, by name", async () => {
   const path = `/admin/v1/vector_stores/${store}/prepare`;
-  expect((await call(it.app, key, "POST", path, { fast: true })).status).toBe(400);
+  const refused: readonly (readonly [body: unknown, param: string | null])[] = [
+    [{ fast: true }, "fast"],
+    [{ target: "tape" }, "target"],
+    [{ target: 1 }, "target"],
+    [{ target: "s3" }, "target"],
+    ["{", null],
+    [[], null],
+  ];
+  for (const [body, param] of refused) {
+    const answer = await call(it.app, key, "POST", path, body);
+    expect([body, answer.status, answer.body]).toMatchObject([body, 400, { error: { param } }]);
+  }
+  const message = 'This server keeps no KV in "disk": it has "device".';
+  expect(await call(it.app, key, "POST", path, { target: "disk" })).toMatchObject({ body: { error: { message } } });
+  const pin = await call(it.app, key, "POST", "/admin/v1/fragments/frag_1/pin", { tier: "near" });
+  expect(pin).toMatchObject({ status: 400, body: { error: { param: "tier" } } });
   expect((await call(it.app, key, "POST", path, {})).status).toBe(202);
+  expect(await call(it.app, key, "POST", path, { target: "device" })).toMatchObject({ body: { target: "device" } });
+});
+
+test("routes that take no fields refuse fields", async () => {
+  const unpin = (body: unknown) => call(it.app, key, "POST", "/admin/v1/fragments/frag_1/unpin", body);
+  expect((await unpin({ fast: true })).status).toBe(400);
+  expect((await unpin({})).status).toBe(404);
 });
 
 test("a full disk is 507, and reading goes on", async () => {
