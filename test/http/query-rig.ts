@@ -39,10 +39,12 @@ export interface QueryRigOptions {
   readonly requestsPerTenant?: number;
   readonly reduceArity?: number;
   readonly devices?: readonly string[];
+  /** After so long a stream begins without its first event; an error that comes later has no status of its own. */
+  readonly firstEventMs?: number;
 }
 
 export function queryRig(options: QueryRigOptions = {}) {
-  const { openLink = engineLink, requestsPerTenant = 8, reduceArity, devices = ["cpu"] } = options;
+  const { openLink = engineLink, requestsPerTenant = 8, reduceArity, devices = ["cpu"], firstEventMs = 20 } = options;
   const traffic: Traffic[] = [];
   const workers = makeRig(recording(openLink, traffic), devices);
   workers.supervisor.start(workers.dispatcher);
@@ -84,7 +86,7 @@ export function queryRig(options: QueryRigOptions = {}) {
   const log = () => undefined;
   const app = createApp({
     authenticator: { authenticate: (apiKey) => principals[apiKey] },
-    routes: [(it) => addQueryRoutes(it, { queries, limiter, metrics, nowMs: Date.now, log, firstEventMs: 20 })],
+    routes: [(it) => addQueryRoutes(it, { queries, limiter, metrics, nowMs: Date.now, log, firstEventMs })],
     metrics,
     log,
   });
