@@ -1,6 +1,4 @@
 /** Flags are names for the environment's settings, so that there is one configuration and one place that checks it. */
-import { checkStart } from "../../compose/preflight.ts";
-import { parseConfig, SettingError } from "../../config.ts";
 import { withSecrets } from "../../process/secret-settings.ts";
 import { flaggedSettings, flagOf, plainText, type Setting } from "../../settings/table.ts";
 import { type Command, CommandError, type CommandInput, type Flag, UsageError } from "../support/command.ts";
@@ -48,6 +46,9 @@ function applyFlags(input: CommandInput): void {
 
 /** Checks the start before kernels are compiled for it. What came by a flag is blamed on the flag. */
 async function checked(input: CommandInput): Promise<void> {
+  // Loaded for this command alone: the others begin sooner without it.
+  const { checkStart } = await import("../../compose/preflight.ts");
+  const { parseConfig, SettingError } = await import("../../config.ts");
   try {
     const env = withSecrets(process.env);
     await checkStart(parseConfig(env), env);

@@ -2,9 +2,6 @@
 import { accessSync, constants, existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { buildCpuKernels } from "../../../kernels/build.ts";
-import { checkDevices, checkModels, checkSettings, trySearchModels } from "../../compose/preflight.ts";
-import { openText } from "../../compose/text.ts";
-import { parseConfig } from "../../config.ts";
 import { withSecrets } from "../../process/secret-settings.ts";
 import type { HttpClient } from "../support/client.ts";
 import { type Command, type CommandInput, serverFlags } from "../support/command.ts";
@@ -62,7 +59,7 @@ export const doctorCommand: Command = {
   flags: serverFlags,
   async run(input) {
     let isWell = true;
-    for (const { what, remedy, look } of checksFor(input)) {
+    for (const { what, remedy, look } of await checksFor(input)) {
       try {
         const found = await look();
         console.log(`ok    ${what}${typeof found === "string" ? `: ${found}` : ""}`);
@@ -76,7 +73,11 @@ export const doctorCommand: Command = {
   },
 };
 
-function checksFor(input: CommandInput): readonly Check[] {
+/** What starts a server is loaded for this command alone: the others begin sooner without it. */
+async function checksFor(input: CommandInput): Promise<readonly Check[]> {
+  const { checkDevices, checkModels, checkSettings, trySearchModels } = await import("../../compose/preflight.ts");
+  const { openText } = await import("../../compose/text.ts");
+  const { parseConfig } = await import("../../config.ts");
   const env = () => withSecrets(process.env);
   const config = () => parseConfig(env());
   const table = "see the settings in docs/operations.md, or spangate serve --help";
