@@ -1,10 +1,11 @@
 /**
  * Takes the kernel library that a package has ready, or compiles it at first start and keeps it under a name made from
- * everything that went into it (sources, flags, compiler version). Safe when several processes start at once: each
- * compiles in a folder of its own and renames the finished file, so a reader never sees half a library.
+ * everything that went into it (sources, flags, compiler version). So are its objects, which libraries that are linked
+ * otherwise share. Safe when several processes start at once: each compiles in a folder of its own and renames the
+ * finished file, so a reader never sees half a library.
  */
 import { mkdir, mkdtemp, rename, rm } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import {
   isNativeMissing,
   kernelsFolder,
@@ -69,8 +70,17 @@ export async function buildLibrary(
   await mkdir(cacheFolder, { recursive: true });
   const folder = await mkdtemp(join(cacheFolder, "compile-"));
   try {
-    await compileUnits(compiler, library, sourceFolder, folder);
-    const objects = library.units.map((unit) => objectPath(folder, unit));
+    const objects = await compileUnits(library, async (unit) => {
+      const own = { ...library, units: [unit], linkFlags: [] };
+      const object = join(cacheFolder, "objects", `${unit.name}-${await contentHash(own, sourceFolder, key)}.o`);
+      if (await Bun.file(object).exists()) return object;
+      const compiled = join(folder, `${unit.name}.o`);
+      const flags = [...library.compileFlags, ...unit.flags];
+      await run([compiler, ...flags, "-c", join(sourceFolder, unit.source), "-o", compiled]);
+      await mkdir(dirname(object), { recursive: true });
+      await rename(compiled, object);
+      return object;
+    });
     const linked = join(folder, "library.so");
     await run([compiler, ...objects, ...library.linkFlags, "-o", linked]);
     await rename(linked, path);
@@ -100,24 +110,23 @@ async function contentHash(library: KernelLibrary, sourceFolder: string, key: re
   return hasher.digest("hex").slice(0, 24);
 }
 
-const objectPath = (folder: string, unit: KernelUnit): string => join(folder, `${unit.name}.o`);
-
 /** How many compilers run at the same time. */
 const parallelCount = 2;
 
-/** The first error ends the rest of the queue. */
+/**
+ * The first error ends the rest of the queue.
+ * @returns paths of the objects, in the units' order
+ */
 async function compileUnits(
-  compiler: string,
-  library: KernelLibrary,
-  sourceFolder: string,
-  folder: string,
-): Promise<void> {
-  const queue = [...library.units];
+  { units }: KernelLibrary,
+  compile: (unit: KernelUnit) => Promise<string>,
+): Promise<readonly string[]> {
+  const queue = [...units];
+  const objects = new Map<KernelUnit, string>();
   const compileNext = async (): Promise<void> => {
     for (let unit = queue.shift(); unit !== undefined; unit = queue.shift()) {
-      const source = join(sourceFolder, unit.source);
       try {
-        await run([compiler, ...library.compileFlags, ...unit.flags, "-c", source, "-o", objectPath(folder, unit)]);
+        objects.set(unit, await compile(unit));
       } catch (error) {
         queue.length = 0;
         throw error;
@@ -128,6 +137,7 @@ async function compileUnits(
   const results = await Promise.allSettled(Array.from({ length: parallelCount }, compileNext));
   const failed = results.find((result) => result.status === "rejected");
   if (failed !== undefined) throw failed.reason;
+  return units.map((unit) => objects.get(unit) ?? "");
 }
 
 async function run(command: readonly string[]): Promise<string> {

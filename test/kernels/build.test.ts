@@ -1,8 +1,9 @@
 /** Building a kernel library: once, under a name made from its sources, with clear words when it cannot be. */
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { statSync } from "node:fs";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { buildCpuKernels, buildLibrary, KernelBuildError } from "../../kernels/build.ts";
 import { cpuLibrary, type KernelLibrary } from "../../kernels/manifest.ts";
 
@@ -39,7 +40,7 @@ test("compiles once and finds the library again", async () => {
   const path = await buildLibrary(library, root, options);
   expect(await buildLibrary(library, root, options)).toBe(path);
   expect(compiled).toEqual(["probe"]);
-  expect(await readdir(cacheFolder)).toHaveLength(1);
+  expect((await readdir(cacheFolder)).sort()).toEqual(["objects", basename(path)]);
 });
 
 test("a changed header, source or flag makes another library", async () => {
@@ -51,11 +52,31 @@ test("a changed header, source or flag makes another library", async () => {
   expect(new Set(paths).size).toBe(3);
 });
 
+test("a library that is only linked otherwise takes the objects that are there", async () => {
+  const { root, cacheFolder, compiled, options } = await probe();
+  const objects = async () => {
+    const folder = join(cacheFolder, "objects");
+    const names = (await readdir(folder)).sort();
+    return names.map((name) => [name, statSync(join(folder, name)).mtimeMs]);
+  };
+  const first = await buildLibrary(library, root, options);
+  const made = await objects();
+  expect(made).toHaveLength(2);
+  const other = { ...library, linkFlags: [...library.linkFlags, "-Wl,--gc-sections"] };
+  expect(await buildLibrary(other, root, options)).not.toBe(first);
+  expect(compiled).toHaveLength(2);
+  expect(await objects()).toEqual(made);
+  await Bun.write(join(root, "probe.h"), "// something else\n");
+  await buildLibrary(other, root, options);
+  expect(await objects()).toHaveLength(4);
+});
+
 test("several starts at once end with one whole library and no litter", async () => {
   const { root, cacheFolder, options } = await probe();
   const paths = await Promise.all(Array.from({ length: 3 }, () => buildLibrary(library, root, options)));
   expect(new Set(paths).size).toBe(1);
-  expect(await readdir(cacheFolder)).toHaveLength(1);
+  expect((await readdir(cacheFolder)).sort()).toEqual(["objects", basename(paths[0] ?? "")]);
+  expect(await readdir(join(cacheFolder, "objects"))).toHaveLength(2);
 });
 
 test("a compiler's refusal is passed on, and leaves nothing behind", async () => {
