@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type DemoCorpus, demoAnswerTokens, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
 import { prepareStore } from "../../gateway/cli/support/operations.ts";
+import { isLong } from "../support/effort.ts";
 import { type ChatParams, createStore, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 
@@ -73,7 +74,8 @@ describe("two tenants, each with its documents", () => {
     const misses: string[] = [];
     for (const index of [0, 1]) {
       const { client, corpus, storeId } = party(index);
-      for (const { question, answer: expected } of corpus.questions) {
+      // Every other one: the long form asks them all.
+      for (const { question, answer: expected } of corpus.questions.filter((_, at) => isLong || at % 2 === 0)) {
         const answer = await client.chat.completions.create(searchChat(storeId, question));
         const text = answer.choices[0]?.message.content ?? "";
         if (!text.includes(expected)) misses.push(`${question} ${text} (not: ${expected})`);

@@ -18,11 +18,13 @@ const nvcc = Bun.which("nvcc");
 
 /**
  * What compiles for the oldest compiles for newer ones, but for what stands behind a condition for Hopper: that is in
- * the attention kernels, and in a header that they include as all others do.
+ * the attention kernels, and in a header that they include as all others do. Tiles of other sizes are compiled once.
  */
-function architecturesOf(source: string): readonly string[] {
+function architecturesOf(source: string, headDim: number): readonly string[] {
   if (isLong) return ["80", "89", "90a"];
-  return source.startsWith("attention/") ? ["80", "90a"] : ["80"];
+  if (!source.startsWith("attention/")) return ["80"];
+  if (headDim === 128) return ["80", "90a"];
+  return source.includes("wgmma") ? ["90a"] : ["80"];
 }
 
 /** Head sizes whose tiles differ: the largest, and one that no power of two divides; 128 where none is asked for. */
@@ -37,7 +39,9 @@ function compile(source: string, headDim: number): string {
   const scratch = mkdtempSync(join(tmpdir(), "spangate-cuda-"));
   try {
     const options = ["--fatbin", "--std=c++17", "--Werror=all-warnings", `--define-macro=HEAD_DIM=${headDim}`];
-    const targets = architecturesOf(source).map((name) => `--generate-code=arch=compute_${name},code=sm_${name}`);
+    const targets = architecturesOf(source, headDim).map(
+      (name) => `--generate-code=arch=compute_${name},code=sm_${name}`,
+    );
     const command = [nvcc ?? "", ...options, ...includes, ...targets, "-o", join(scratch, "out"), join(folder, source)];
     const { exitCode, stdout, stderr } = Bun.spawnSync(command);
     return exitCode === 0 ? "" : `${stdout}${stderr}`;
