@@ -4,6 +4,8 @@
 const sliceMs = 4;
 /** How long, in milliseconds, held work waits before `isHeld` is asked again. */
 const holdMs = 5;
+/** The same of work that nobody waits for, with the longest that it waits at once. */
+const [roomPollMs, mostRoomMs] = [20, 1_000];
 
 /**
  * Pieces of long work that wait to go on, in order. Only one goes on in each round of the event loop: if many did,
@@ -14,6 +16,8 @@ class YieldQueue {
   #isRunning = false;
   /** Asked before each slice; true makes all long work wait. */
   isHeld: () => boolean = () => false;
+  /** Whether the process has grown so far that work nobody waits for has to stop for a while. */
+  isTight: () => boolean = () => false;
 
   next(): Promise<void> {
     return new Promise((resolve) => {
@@ -37,11 +41,19 @@ class YieldQueue {
 const longWork = new YieldQueue();
 
 /**
- * Makes all long work wait while `isHeld` returns true.
+ * Makes all long work wait while `isHeld` returns true, and what nobody waits for while `isTight` does.
  * @param isHeld has to be cheap: it is asked before each slice
  */
-export function holdLongWork(isHeld: () => boolean): void {
+export function holdLongWork(isHeld: () => boolean, isTight: () => boolean): void {
   longWork.isHeld = isHeld;
+  longWork.isTight = isTight;
+}
+
+/** Resolves when there is memory for work that nobody waits for, after a second at the latest. Never rejects. */
+export async function memoryRoom(signal: AbortSignal): Promise<void> {
+  for (let waitedMs = 0; waitedMs < mostRoomMs && longWork.isTight() && !signal.aborted; waitedMs += roomPollMs) {
+    await delay(roomPollMs, signal);
+  }
 }
 
 /** Resolves when requests, streams and the long work that waited before have run. */

@@ -2,7 +2,8 @@
  * Starts garbage collections as soon as the process has grown. Left alone, JavaScriptCore lets a heap of 40 MiB grow to
  * three times its size before it collects. Collections run beside the event loop. While the process is larger than the
  * last collection of all objects left it, young objects are collected again and again, which is cheap. If it stays
- * larger, the garbage is old, and all objects are collected.
+ * larger, the garbage is old, and all objects are collected. Large files are ingested only while there is room: the
+ * memory of garbage goes back to the system some time after it was collected.
  */
 import { heapSize } from "bun:jsc";
 import { holdLongWork } from "../base/pace.ts";
@@ -28,6 +29,8 @@ export interface MemoryWatchOptions {
    */
   readonly collectBytes: number;
   readonly holdBytes: number;
+  /** From this growth on, work that nobody waits for stops until it has shrunk. */
+  readonly tightBytes: number;
   /** Milliseconds that a collection of young objects is assumed to take. */
   readonly youngMs: number;
   /** How often beside long work, which makes much garbage, and how often else. */
@@ -48,6 +51,7 @@ export class MemoryWatch {
   #lookedMs = Number.NEGATIVE_INFINITY;
   #workedMs = Number.NEGATIVE_INFINITY;
   #isHeld = false;
+  #growth = 0;
 
   constructor(options: MemoryWatchOptions) {
     this.#options = options;
@@ -69,12 +73,19 @@ export class MemoryWatch {
     return this.#isHeld;
   }
 
+  /** By the last look. */
+  get isTight(): boolean {
+    return this.#growth > this.#options.tightBytes;
+  }
+
   #lookAt(now: number): boolean {
     const { residentBytes, collectYoung, collectAll, collectBytes, holdBytes, youngMs, busy, usual } = this.#options;
-    const { youngEveryMs, oldMs } = now - this.#workedMs < usual.youngEveryMs ? busy : usual;
     const bytes = residentBytes();
     this.#lowerFloor(now, bytes);
     const growth = bytes - this.#floorBytes;
+    this.#growth = growth;
+    const isBusy = now - this.#workedMs < usual.youngEveryMs || this.isTight;
+    const { youngEveryMs, oldMs } = isBusy ? busy : usual;
     if (growth <= collectBytes) {
       this.#grownSinceMs = undefined;
       return false;
@@ -107,7 +118,7 @@ export class MemoryWatch {
 const mib = 2 ** 20;
 const lookEveryMs = 20;
 const bounds = {
-  ...{ lookMs: 4, collectBytes: 12 * mib, holdBytes: 28 * mib, youngMs: 15, allMs: 1_000 },
+  ...{ lookMs: 4, collectBytes: 12 * mib, holdBytes: 28 * mib, tightBytes: 34 * mib, youngMs: 15, allMs: 1_000 },
   busy: { youngEveryMs: 30, oldMs: 400 },
   usual: { youngEveryMs: 120, oldMs: 2_000 },
 };
@@ -149,7 +160,10 @@ export function watchMemory(): void {
     nowMs: () => performance.now(),
     ...bounds,
   });
-  holdLongWork(() => watch.look(true));
+  holdLongWork(
+    () => watch.look(true),
+    () => watch.isTight,
+  );
   // Work that makes garbage without yielding is small or short, so a timer is enough to notice it.
   setInterval(() => watch.look(false), lookEveryMs).unref();
 }

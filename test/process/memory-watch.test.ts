@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { MemoryWatch } from "../../gateway/process/memory-watch.ts";
 
 const bounds = {
-  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, youngMs: 20, allMs: 60 },
+  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, tightBytes: 25, youngMs: 20, allMs: 60 },
   busy: { youngEveryMs: 40, oldMs: 80 },
   usual: { youngEveryMs: 60, oldMs: 110 },
 };
@@ -57,6 +57,28 @@ test("what all collections leave is live: no more begin for it", () => {
 
 test("a process that shrinks is measured by what it shrank to", () => {
   expect(looks([100, 60, 71, 60])).toBe("..y.");
+});
+
+test("work that nobody waits for has no room from a growth on, and again when that is gone; garbage is then urgent", () => {
+  let [bytes, now, collections] = [100, 0, 0];
+  const watch = new MemoryWatch({
+    residentBytes: () => bytes,
+    collectYoung: () => undefined,
+    collectAll: () => {
+      collections += 1;
+    },
+    nowMs: () => now,
+    ...bounds,
+  });
+  const tightAt = (growth: number): boolean => {
+    [bytes, now] = [100 + growth, now + 10];
+    watch.look(false);
+    return watch.isTight;
+  };
+  expect([20, 25, 26, 25, 0].map(tightAt)).toEqual([false, false, true, false, false]);
+  // 80 ms as beside long work, and not 110.
+  for (let looks = 0; looks < 9; looks++) tightAt(30);
+  expect(collections).toBe(1);
 });
 
 test("between two looks what was seen last holds", () => {

@@ -13,7 +13,7 @@ import type { Db } from "../../../db/open.ts";
 import { isPassing, reasonOf } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { Pace } from "../../base/pace.ts";
+import { memoryRoom, Pace } from "../../base/pace.ts";
 import type { DocumentKind, PageStart } from "../../extract/protocol.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort, Tokenizer } from "../base/ports.ts";
@@ -201,6 +201,7 @@ export class Ingestor {
         piece = [];
       }
       await pace.breathe();
+      if (lane === "large") await clock.without(() => memoryRoom(signal));
       if (signal.aborted) throw signal.reason;
       clock.check();
       if (!isFull && yields < yieldsPerSlice) continue;
@@ -301,6 +302,13 @@ class WorkClock {
 
   rest(): void {
     this.#spentMs += performance.now() - this.#sinceMs;
+  }
+
+  /** Runs what is no work of the file's own. */
+  async without(wait: () => Promise<void>): Promise<void> {
+    this.rest();
+    await wait();
+    this.goOn();
   }
 
   /** @throws OverBounds */

@@ -1,6 +1,7 @@
 /** What one tenant deletes is done in small pieces, between which everybody else has a turn. */
 import { afterEach, beforeEach, describe, expect, mock, spyOn, test } from "bun:test";
 import type { TenantId } from "../../../db/ids.ts";
+import { holdLongWork, memoryRoom } from "../../../gateway/base/pace.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 let world: World;
@@ -91,6 +92,34 @@ describe("a tenant with many empty stores", () => {
     expect(world.db.client.query("select 1 from corpora").all()).toEqual([]);
     expect(world.db.client.query("select 1 from tenants").all()).toEqual([]);
   });
+});
+
+test("a large file is ingested while there is memory for it; a small one does not wait", async () => {
+  let [asked, tightLooks] = [0, 3];
+  const isTight = (): boolean => {
+    asked += 1;
+    return asked <= tightLooks;
+  };
+  const never = (): boolean => false;
+  holdLongWork(never, isTight);
+  try {
+    const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+    await ingestText(world, store, "small.txt", "A few words.");
+    expect(asked).toBe(0);
+    await ingestText(world, store, "large.txt", "a b c d. ".repeat(30_000), {}, 4_096);
+    expect(asked).toBeGreaterThan(tightLooks);
+    const { rows } = world.corpus.corpusFiles.list(store, { limit: 2, order: "asc" });
+    expect(rows.map(({ status }) => status)).toEqual(["completed", "completed"]);
+    // A memory that stays full ends no file: one that is deleted meanwhile waits no more.
+    [asked, tightLooks] = [0, Number.POSITIVE_INFINITY];
+    const aborted = new AbortController();
+    const room = memoryRoom(aborted.signal);
+    aborted.abort();
+    await room;
+    expect(asked).toBeLessThan(5);
+  } finally {
+    holdLongWork(never, never);
+  }
 });
 
 test("a large file goes from its store in pieces of a few thousand characters", async () => {

@@ -54,12 +54,18 @@ test("a long body is decoded a part at a time, and others have their turn after 
 
 test("a short body waits for no others", async () => {
   const others = Promise.withResolvers<void>();
-  holdLongWork(() => true);
+  holdLongWork(
+    () => true,
+    () => false,
+  );
   try {
     const reading = useText(arrived("x".repeat(200_000)), limits.bodyBytes, (text) => text.length);
     setTimeout(others.resolve, 1_000);
     expect(await Promise.race([reading, others.promise])).toBe(200_000);
   } finally {
-    holdLongWork(() => false);
+    holdLongWork(
+      () => false,
+      () => false,
+    );
   }
 });
