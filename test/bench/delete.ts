@@ -1,6 +1,7 @@
 /**
  * A large vector store and its files are deleted on a running server: how long a search still finds something, how
- * long workers hold KV of it, how long a byte of its text is in the data folder, and how long others are held up.
+ * long workers hold KV of it, how long its KV and a byte of its text are in the data folder, whether a copy of its KV
+ * files opens with the keys that are left, and how long others are held up.
  */
 import { Database } from "bun:sqlite";
 import { readdirSync, readFileSync, statSync } from "node:fs";
@@ -12,6 +13,7 @@ import { firstWorkerOf, type TenantCache } from "../support/operator.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { HoldMeter } from "./support/hold-meter.ts";
+import { copyKv, kvFilesIn, openedWith } from "./support/kv-files.ts";
 import { figure } from "./support/stats.ts";
 import { generator, zipfTexts } from "./support/zipf-texts.ts";
 
@@ -36,11 +38,14 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const texts = Number(option("fragments") ?? defaultFragments);
   const prepared = Number(option("prepared") ?? defaultPrepared);
   if (!(texts >= canaryCount && prepared >= 1)) throw new CommandError("--fragments is 32 or more, --prepared 1");
-  await using server = await startTestServer();
+  await using server = await startTestServer({ env: { SPANGATE_KV_DISK_BYTES: "auto" } });
   const corpus = await makeCorpus(server, texts, say);
   say(`preparing ${prepared} of ${corpus.fragments} fragments`);
   await prepare(corpus, prepared);
   const before = { kv: await heldBlocks(server, corpus), found: await isFound(corpus), traces: traces(server, corpus) };
+  // What somebody may have copied, with the bytes of the keys that open it.
+  const copies = copyKv(server.dataDir);
+  const openedBefore = await openedWith(server.dataDir, copies.files);
   const idle = new HoldMeter(server.url);
   await Bun.sleep(2_000);
   const idleHolds = await idle.stop();
@@ -59,15 +64,18 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const removeFiles = async () => {
     for (const id of corpus.fileIds) await corpus.owner.client.json("DELETE", `/v1/files/${id}`);
   };
-  const [searchMs, kvMs, cachedMs, textMs] = await Promise.all([
+  const [searchMs, kvMs, cachedMs, filesMs, keysMs, textMs] = await Promise.all([
     since(async () => !(await isFound(corpus)), 5),
     since(async () => (await heldBlocks(server, corpus)) === 0, 5),
     // What the worker itself counts, told every second or so.
     since(async () => (await firstWorkerOf(server)).stats?.cachedBlocks === 0, 50),
+    since(() => kvFilesIn(server.dataDir).length === 0, 20),
+    since(() => places(server, copies.sealedKeys, 1) === 0, 50),
     removeFiles().then(() => since(() => traces(server, corpus, 1) === 0, 50)),
   ]);
   const holds = await meter.stop();
-  const times = { deleteMs, searchMs, kvMs, workerCountsMs: cachedMs, textMs };
+  const openedAfter = await openedWith(server.dataDir, copies.files);
+  const times = { deleteMs, searchMs, kvMs, workerCountsMs: cachedMs, kvFilesMs: filesMs, kvKeysMs: keysMs, textMs };
   const longest = [`${figure(holds.longestMs)} (idle ${figure(idleHolds.longestMs)})`, figure(holds.p99Ms)];
   return {
     model: server.model,
@@ -77,6 +85,9 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       ["search finds nothing", before.found ? "found" : "nothing", figure(searchMs)],
       ["no KV block of it on a worker", `${before.kv} blocks`, figure(kvMs)],
       ["the worker's own count is 0", "", figure(cachedMs)],
+      ["no KV file of it on the disk", `${copies.files.size} files`, figure(filesMs)],
+      ["no byte of their keys in the data folder", `${copies.sealedKeys.length} keys`, figure(keysMs)],
+      ["copies of these files that open", `${openedBefore} open`, `${openedAfter} open`],
       ["no byte of its text in the data folder", `${before.traces} places`, figure(textMs)],
       ["longest that another request waited, p99", "", longest.join(", ")],
     ],
@@ -85,12 +96,25 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       atLeast("fragments", corpus.fragments, texts),
       atLeast("KV blocks before", before.kv, prepared),
       atLeast("places of its text before", before.traces, texts),
+      atLeast("KV files before", copies.files.size, prepared),
+      atLeast("copies of them that opened before", openedBefore, copies.files.size),
+      atMost("no KV file of it, no byte of a key, ms", Math.max(filesMs, keysMs), goneBoundMs),
+      atMost("copies that open with the keys that are left", openedAfter, 0),
       atMost("search finds nothing, ms", searchMs, searchBoundMs),
       atMost("no KV of it on a worker, ms", Math.max(kvMs, cachedMs), goneBoundMs),
       atMost("no byte of its text in the data folder, ms", textMs, goneBoundMs),
       atMost("longest that another request waited, ms", holds.longestMs, holdBoundMs),
     ],
-    details: { fragments: corpus.fragments, before, times, holds, idleHolds },
+    details: {
+      fragments: corpus.fragments,
+      before,
+      kvFiles: copies.files.size,
+      openedBefore,
+      openedAfter,
+      times,
+      holds,
+      idleHolds,
+    },
   };
 }
 
@@ -168,13 +192,18 @@ async function isFound({ owner: { client }, storeId }: { readonly owner: { clien
  * Places in all files of the data folder, the database's log among them, that hold text or index terms of the corpus.
  * @param most looked for
  */
-function traces({ dataDir }: TestServer, { patterns }: Corpus, most = Number.POSITIVE_INFINITY): number {
+function traces(server: TestServer, { patterns }: Corpus, most = Number.POSITIVE_INFINITY): number {
+  return places(server, patterns, most);
+}
+
+function places({ dataDir }: TestServer, patterns: readonly string[], most: number): number {
   let count = 0;
   for (const name of readdirSync(dataDir, { recursive: true, encoding: "utf8" })) {
     const bytes = readIfThere(join(dataDir, name));
     for (const pattern of patterns) {
       if (count >= most) return count;
-      for (let at = bytes.indexOf(pattern); at >= 0 && count < most; at = bytes.indexOf(pattern, at + 1)) count += 1;
+      const next = (from: number): number => bytes.indexOf(pattern, from, "latin1");
+      for (let at = next(0); at >= 0 && count < most; at = next(at + 1)) count += 1;
     }
   }
   return count;
@@ -190,7 +219,8 @@ function readIfThere(path: string): Buffer {
 
 export const deleteBench: Bench = {
   name: "delete",
-  summary: "A vector store of 100,000 fragments is deleted: until its index, KV and text are gone, and who waits",
+  summary:
+    "A vector store of 100,000 fragments is deleted: until its index, KV in every tier and text are gone, and who waits",
   options: {
     fragments: `N  fragments of the store (default ${defaultFragments})`,
     prepared: `N  of them with KV on the worker (default ${defaultPrepared})`,
