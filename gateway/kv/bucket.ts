@@ -18,11 +18,11 @@ import {
   takeFromKvBucket,
   useKvBucket,
 } from "../../db/kv-bucket.ts";
-import { type GoneObject, type KvObjectRow, sumPinnedKv } from "../../db/kv-objects.ts";
+import { findKvObject, type GoneObject, type KvObjectRow, sumPinnedKv } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
 import { BackgroundLoop } from "../background/background-loop.ts";
 import type { Log } from "../base/log.ts";
-import { delay } from "../base/pace.ts";
+import { delay, yieldToOthers } from "../base/pace.ts";
 import type { MoverPort } from "../mover/mover.ts";
 import { type ListedPage, MoverError, type MoverJob } from "../mover/protocol.ts";
 import { sumOf, type TierUse } from "./account.ts";
@@ -195,16 +195,20 @@ export class KvBucket {
 
   async #upload(signal: AbortSignal): Promise<void> {
     const { db, nowMs, mostBytes } = this.#options;
-    const full = new Set<TenantId>();
+    // Tenants that have as much there as they may.
+    const full: TenantId[] = [];
     // The setting may be lower than at the last start.
-    this.#free(this.#use.bytes - mostBytes, undefined, Number.MAX_SAFE_INTEGER);
+    await this.#free(this.#use.bytes - mostBytes, undefined, Number.MAX_SAFE_INTEGER);
     while (!signal.aborted) {
-      const row = nextKvUpload(db, mostBytes, [...full]);
+      const row = nextKvUpload(db, mostBytes, full);
       if (row === undefined) return;
-      if (!this.#makeRoom(row)) {
-        full.add(row.tenantId);
+      if (!(await this.#makeOwnRoom(row))) {
+        full.push(row.tenantId);
         continue;
       }
+      if (!(await this.#free(this.#use.bytes + bytesMore(row) - mostBytes, undefined, row.usedAt))) return;
+      // Others worked meanwhile.
+      if (findKvObject(db, row.id)?.onDisk !== 1) continue;
       this.#uploadingId = row.id;
       const beganMs = nowMs();
       try {
@@ -241,24 +245,19 @@ export class KvBucket {
     }
   }
 
-  /**
-   * Takes out of the bucket what was used before this object: the tenant's for what is beyond its limit, then whoever's.
-   * @returns whether it fits
-   */
-  #makeRoom({ tenantId, usedAt, bytes, inBucket: place }: KvObjectRow): boolean {
-    const { db, mostBytes, quotaBytesOf } = this.#options;
-    const more = place === inBucket.no ? bytes : 0;
-    const quotaBytes = quotaBytesOf(tenantId);
-    if (quotaBytes !== undefined) {
-      const surplus = kvBucketUse(db, tenantId).bytes + more - quotaBytes;
-      if (bytes > quotaBytes || !this.#free(surplus, tenantId, usedAt)) return false;
-    }
-    return this.#free(this.#use.bytes + more - mostBytes, undefined, usedAt);
+  /** Takes what the tenant used before this object out of the bucket, for what is beyond its limit. @returns whether it fits */
+  async #makeOwnRoom(row: KvObjectRow): Promise<boolean> {
+    const { tenantId, usedAt, bytes } = row;
+    const quotaBytes = this.#options.quotaBytesOf(tenantId);
+    if (quotaBytes === undefined) return true;
+    const surplus = kvBucketUse(this.#options.db, tenantId).bytes + bytesMore(row) - quotaBytes;
+    return bytes <= quotaBytes && (await this.#free(surplus, tenantId, usedAt));
   }
 
-  /** @returns whether so many bytes were freed */
-  #free(bytes: number, tenantId: TenantId | undefined, usedBefore: number): boolean {
+  /** Takes out of the bucket what was used longest ago, a tenant's or whoever's. @returns whether so many bytes were freed */
+  async #free(bytes: number, tenantId: TenantId | undefined, usedBefore: number): Promise<boolean> {
     const { db, remove } = this.#options;
+    await yieldToOthers();
     let left = bytes;
     while (left > 0) {
       const victims: KvObjectRow[] = [];
@@ -276,6 +275,7 @@ export class KvBucket {
       this.#count(both, -1);
       remove(victims.filter(({ onDisk }) => onDisk === 0).map(({ id }) => id));
       this.#removals.wake();
+      await yieldToOthers();
     }
     return true;
   }
@@ -322,6 +322,9 @@ export class KvBucket {
     for (const object of objects) this.#use = sumOf(this.#use, object, sign);
   }
 }
+
+/** What an upload adds to what is counted. */
+const bytesMore = (row: KvObjectRow): number => (row.inBucket === inBucket.no ? row.bytes : 0);
 
 const asMoverError = (error: unknown): MoverError =>
   error instanceof MoverError ? error : new MoverError("bucket", error instanceof Error ? error.message : "unknown");

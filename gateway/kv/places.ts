@@ -37,6 +37,8 @@ export class KvPlaces {
   readonly #options: KvPlacesOptions;
   /** Objects whose files came from the bucket since the start. */
   readonly #fetched = new Set<string>();
+  /** Objects whose files are going to make room. */
+  readonly #leaving = new Map<string, Promise<void>>();
   /** Objects that are on their way from there. */
   readonly #fetching = new Map<string, GoneObject>();
   #bucket: KvBucket | undefined;
@@ -132,8 +134,8 @@ export class KvPlaces {
   async fetch(objectId: string): Promise<void> {
     const { db, removal } = this.#options;
     const moved = (tier: FileTier): void => this.#options.broadcast({ type: "moved", objectIds: [objectId], tier });
-    // A file that just went to make room is not taken for the one that comes.
-    await removal().settled;
+    // What removes a file must not meet the one that comes in its place.
+    await this.#leaving.get(objectId);
     const row = findKvObject(db, objectId);
     // Workers were told to forget it.
     if (row === undefined) return;
@@ -145,7 +147,7 @@ export class KvPlaces {
     const fetched = await this.#bucket.fetch(row);
     this.#fetching.delete(objectId);
     const still = findKvObject(db, objectId);
-    if (still === undefined) return removal().unlink([objectId]);
+    if (still === undefined) return void removal().unlink([objectId]);
     if (fetched === "gone") return this.#lost(objectId);
     if (fetched === "here" && still.onDisk === 0) {
       placeKvObjects(db, [objectId], { onDisk: 1 });
@@ -182,7 +184,11 @@ export class KvPlaces {
     account().remove(objects);
     for (const id of ids) this.#fetched.delete(id);
     broadcast({ type: "moved", objectIds: ids, tier: "s3" });
-    removal().unlink(ids);
+    const left = removal().unlink(ids);
+    for (const id of ids) this.#leaving.set(id, left);
+    void left.then(() => {
+      for (const id of ids) if (this.#leaving.get(id) === left) this.#leaving.delete(id);
+    });
   }
 }
 

@@ -73,15 +73,11 @@ export class KvRemoval {
     }
   }
 
-  /** Resolves when the files that are to go by now are gone. */
-  get settled(): Promise<void> {
-    return this.#work;
-  }
-
-  /** Removes files that have no row. */
-  unlink(names: readonly string[]): void {
+  /** Removes files that have no row, or whose row says that they are elsewhere. */
+  unlink(names: readonly string[]): Promise<void> {
     const { files, folder } = this.#options;
     this.#work = this.#work.then(() => removeFiles(files, folder, names));
+    return this.#work;
   }
 }
 

@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { systemFolderFiles } from "../../gateway/kv/folder.ts";
 import { MoverError } from "../../gateway/mover/protocol.ts";
 import { until } from "../support/until.ts";
 import { FakeMover } from "./fake-mover.ts";
@@ -14,13 +15,19 @@ class BucketRig extends KvRig {
   readonly serverIds: string[] = [];
   readonly bucketQuotas = new Map<string, number>();
 
-  async open({ address = "s3://b/kv", mostBytes = 2 ** 40, diskBytes = 2 ** 40 } = {}): Promise<void> {
+  async open({
+    address = "s3://b/kv",
+    mostBytes = 2 ** 40,
+    diskBytes = 2 ** 40,
+    files = systemFolderFiles,
+  } = {}): Promise<void> {
     const openMover = (serverId: string) => {
       this.serverIds.push(serverId);
       return this.mover;
     };
     await this.start({
       mostBytes: diskBytes,
+      files,
       bucket: { address, mostBytes, openMover, quotaBytesOf: (id) => this.bucketQuotas.get(id) },
     });
   }
@@ -184,6 +191,22 @@ describe("what makes room in the folder comes back from the bucket", () => {
     expect(readFileSync(join(rig.folder, first), "utf8")).toBe("sealed by a worker");
   });
 
+  test("while its old file is still going: the one that comes stays", async () => {
+    using rig = new BucketRig();
+    const [first = ""] = await three(rig);
+    const gate = Promise.withResolvers<void>();
+    const unlink = (path: string): Promise<void> => gate.promise.then(() => systemFolderFiles.unlink(path));
+    await rig.open({ diskBytes: rig.use("disk")?.bytes ?? 0, files: { ...systemFolderFiles, unlink } });
+    await rig.keep(saltA, 90);
+    expect(rig.places[0]).toBe("02");
+    const told = rig.ask(first);
+    await Bun.sleep(20);
+    expect(rig.mover.jobs).not.toContain(`get ${first}`);
+    gate.resolve();
+    expect(await told).toBe("disk");
+    expect(await rig.files()).toContain(first);
+  });
+
   test("when the folder is lost: workers are told that it is in the bucket", async () => {
     using rig = new BucketRig();
     const ids = await three(rig);
@@ -290,6 +313,8 @@ describe("deletion", () => {
     const bytes = readFileSync(join(rig.folder, rig.ids[0] ?? ""));
     rig.kv.evictScopes([saltA]);
     await until(() => rig.rows === 0, "its row is gone");
+    // Time enough for a deletion that does not wait.
+    await Bun.sleep(50);
     expect([rig.removals, rig.mover.jobs.filter((job) => job.startsWith("delete"))]).toEqual([1, []]);
     // The upload had read the file before it was unlinked.
     writeFileSync(join(rig.folder, rig.mover.jobs.at(-1)?.slice(4) ?? ""), bytes);
