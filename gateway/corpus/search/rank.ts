@@ -10,7 +10,7 @@ import type { CorpusId } from "../../../db/ids.ts";
 import { type Db, openReader } from "../../../db/open.ts";
 import { searchVectors } from "../../../db/vectors.ts";
 import type { QueryVector } from "../ingest/vectorize.ts";
-import { type AttributeFilter, passesFilter } from "./filters.ts";
+import { type AttributeFilter, passesFilter } from "./attribute-filter.ts";
 
 export interface RankSearch {
   readonly corpora: readonly { readonly seq: number; readonly id: CorpusId }[];

@@ -14,7 +14,7 @@ import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { CorpusDeps, Reranker } from "../base/ports.ts";
 import type { Vectorizer } from "../ingest/vectorize.ts";
-import type { AttributeFilter } from "./filters.ts";
+import type { AttributeFilter } from "./attribute-filter.ts";
 import type { RankedFragment, Rankings } from "./rank.ts";
 import type { Searches } from "./searches.ts";
 
