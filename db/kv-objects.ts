@@ -68,7 +68,6 @@ export function listKvObjects(
   limit: number,
 ): readonly ListedObject[] {
   const same = and(eq(kvObjects.modelDigest, modelDigest), eq(kvObjects.format, format));
-  const byUse = [desc(kvObjects.usedAt), asc(kvObjects.spanKey), asc(kvObjects.position)];
   const rows = db.statement("listKvObjects", (orm) =>
     orm
       .select({
@@ -80,11 +79,15 @@ export function listKvObjects(
       .from(kvObjects)
       .innerJoin(kvScopes, eq(kvScopes.seq, kvObjects.scopeSeq))
       .where(afterSeq === undefined ? same : and(same, gt(kvObjects.seq, afterSeq)))
-      .orderBy(...(afterSeq === undefined ? byUse : [asc(kvObjects.seq)]))
+      .orderBy(afterSeq === undefined ? desc(kvObjects.usedAt) : asc(kvObjects.seq))
       .limit(limit)
       .all(),
   );
-  return rows.map(({ object, ...scope }) => ({ ...object, ...scope }));
+  const objects = rows.map(({ object, ...scope }) => ({ ...object, ...scope }));
+  if (afterSeq !== undefined) return objects;
+  // Parts of a span are committed one by one, so their times differ.
+  const spans = [...Map.groupBy(objects, ({ spanKey }) => spanKey).values()];
+  return spans.flatMap((parts) => parts.toSorted((a, b) => a.position - b.position));
 }
 
 /** Whose chains begin at which keys. */

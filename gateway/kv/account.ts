@@ -152,9 +152,15 @@ export class KvAccount {
   ): NoRoom | undefined {
     const { room } = this.#options;
     if (room.isResting) return "full";
-    if (!this.trim(tenantId, bytes + writing.own, usedBefore)) return "quota";
-    const surplus = room.surplus(bytes, this.#all.bytes + writing.all);
-    return surplus !== undefined && this.#free(surplus, undefined, usedBefore) ? undefined : "full";
+    try {
+      if (!this.trim(tenantId, bytes + writing.own, usedBefore)) return "quota";
+      const surplus = room.surplus(bytes, this.#all.bytes + writing.all);
+      return surplus !== undefined && this.#free(surplus, undefined, usedBefore) ? undefined : "full";
+    } catch (error) {
+      // The database takes no change for now: nothing is written, and what was prepared stays prepared.
+      room.rest(error instanceof Error ? error.message : "unknown failure");
+      return "full";
+    }
   }
 
   /**

@@ -3,7 +3,17 @@
  * `s3-<id>.tmp`. The file
  * `owner` names the server that the folder belongs to; that server's data folder is locked, so no other has it.
  */
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  writeSync,
+} from "node:fs";
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -13,15 +23,32 @@ export interface FolderFiles {
   readdirSync(path: string): string[];
   existsSync(path: string): boolean;
   readFileSync(path: string, encoding: "utf8"): string;
-  writeFileSync(path: string, text: string, options: { readonly mode: number; readonly flag?: "wx" }): void;
+  openSync(path: string, flags: "w" | "r", mode?: number): number;
+  writeSync(file: number, text: string): number;
+  fsyncSync(file: number): void;
+  closeSync(file: number): void;
+  renameSync(from: string, to: string): void;
   unlink(path: string): Promise<void>;
 }
 
 export const systemFolderFiles: FolderFiles = {
-  ...{ existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync, unlink },
+  ...{
+    closeSync,
+    existsSync,
+    fsyncSync,
+    mkdirSync,
+    openSync,
+    readdirSync,
+    readFileSync,
+    renameSync,
+    writeSync,
+    unlink,
+  },
 };
 
 const ownerName = "owner";
+/** Where the owner's file is written first: a crash or a power cut leaves it whole or not at all. */
+const asideName = "owner.tmp";
 const objectPattern = /^[0-9a-f]{32}$/;
 const temporaryPattern = /^(?:w\d+|s3)-[0-9a-f]{32}\.tmp$/;
 
@@ -43,18 +70,35 @@ export class FolderRefused extends Error {}
 export function openKvFolder(files: FolderFiles, folder: string, owner: string): readonly string[] {
   try {
     files.mkdirSync(folder, { recursive: true, mode: 0o700 });
-    const names = files.readdirSync(folder);
+    const names = files.readdirSync(folder).filter((name) => name !== asideName);
     const path = join(folder, ownerName);
-    if (names.length === 0) files.writeFileSync(path, `${owner}\n`, { mode: 0o600, flag: "wx" });
-    else if (!names.includes(ownerName)) throw new FolderRefused("it holds files that are not a server's KV");
-    else if (files.readFileSync(path, "utf8").trim() !== owner) throw new FolderRefused("it belongs to another server");
-    // Whether it can be written to is known now, and not with the first file.
-    else files.writeFileSync(path, `${owner}\n`, { mode: 0o600 });
+    const isMade = names.includes(ownerName);
+    if (!isMade && names.length > 0) throw new FolderRefused("it holds files that are not a server's KV");
+    if (isMade && files.readFileSync(path, "utf8").trim() !== owner) {
+      throw new FolderRefused("it belongs to another server");
+    }
+    // At each start, so that it is known now and not with the first file whether the folder can be written to.
+    const aside = join(folder, asideName);
+    syncFile(files, aside, "w", `${owner}\n`);
+    files.renameSync(aside, path);
+    syncFile(files, folder, "r");
     return names.filter((name) => objectPattern.test(name) || temporaryPattern.test(name));
   } catch (error) {
     if (error instanceof FolderRefused) throw error;
     const code = (error as { code?: unknown }).code;
     throw new FolderRefused(`it cannot be written to (${String(code ?? "unknown failure")})`);
+  }
+}
+
+/** Syncs a file or a folder, after it was written to. */
+function syncFile(files: FolderFiles, path: string, flags: "w" | "r", text?: string): void {
+  const file = files.openSync(path, flags, 0o600);
+  try {
+    const left = text === undefined ? 0 : text.length - files.writeSync(file, text);
+    if (left > 0) throw new FolderRefused("it cannot be written to (ENOSPC)");
+    files.fsyncSync(file);
+  } finally {
+    files.closeSync(file);
   }
 }
 

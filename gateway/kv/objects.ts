@@ -40,14 +40,7 @@ import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import { KvAccount, type NoRoom, type TierUse } from "./account.ts";
 import type { BucketSettings } from "./bucket.ts";
-import {
-  type FolderFiles,
-  FolderRefused,
-  isOwnFolder,
-  openKvFolder,
-  systemFolderFiles,
-  temporaryName,
-} from "./folder.ts";
+import { type FolderFiles, isOwnFolder, openKvFolder, systemFolderFiles, temporaryName } from "./folder.ts";
 import { KvPlaces } from "./places.ts";
 import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
@@ -128,8 +121,7 @@ export class KvObjects {
       this.#removal.unlink(this.#places.open(files, isOff));
       this.#isOn = !isOff;
     } catch (error) {
-      if (!(error instanceof FolderRefused)) throw error;
-      const reason = error.message;
+      const reason = error instanceof Error ? error.message : "unknown failure";
       log("warn", `prepared KV is not kept in ${folder}: ${reason}; it is computed after each restart`, { folder });
     }
     this.#removal.scopes(isOff ? listKvScopes(db).map(({ seq }) => seq) : deadKvScopes(db));

@@ -162,10 +162,14 @@ export class KvPlaces {
     const { db, log, folder, remove, tellAgain } = this.#options;
     const row = findKvObject(db, objectId);
     if (row === undefined) return;
-    if (isInBucket(row) && !this.#fetched.has(objectId)) {
-      if (row.onDisk === 1) this.#leaveFolder([row]);
-      tellAgain(row);
-    } else db.removing(() => remove([objectId]));
+    try {
+      if (isInBucket(row) && !this.#fetched.has(objectId)) {
+        if (row.onDisk === 1) this.#leaveFolder([row]);
+        tellAgain(row);
+      } else db.removing(() => remove([objectId]));
+    } catch {
+      // The database takes no change: the row goes when its file is read again after the next start.
+    }
     log("warn", "a KV file cannot be read: its blocks are computed", { folder, objectId, reason });
   }
 

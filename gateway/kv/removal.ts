@@ -1,5 +1,5 @@
 /** Takes KV files away, in pieces between which others work. What comes first is the key: without it no copy opens. */
-import { deadKvScopes, destroyKvScopes, type GoneObject, removeKeylessKv } from "../../db/kv-objects.ts";
+import { destroyKvScopes, type GoneObject, removeKeylessKv } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
@@ -23,6 +23,8 @@ export interface RemovalOptions {
 
 export class KvRemoval {
   readonly #options: RemovalOptions;
+  /** Scopes whose keys could not be destroyed yet. */
+  readonly #owed = new Set<number>();
   #retry: ReturnType<typeof setTimeout> | undefined;
   #work: Promise<void> = Promise.resolve();
 
@@ -39,16 +41,19 @@ export class KvRemoval {
 
   /** Destroys the scopes' keys at once; their rows and files go in pieces. Throws nothing. */
   scopes(seqs: readonly number[]): void {
-    if (seqs.length === 0) return;
+    for (const seq of seqs) this.#owed.add(seq);
+    if (this.#owed.size === 0) return;
     const { db, log, onDestroyed } = this.#options;
+    clearTimeout(this.#retry);
     try {
       // Keys are what the database holds of them.
-      onDestroyed(db.removing(() => destroyKvScopes(db, seqs)) as readonly BlockKey[]);
+      onDestroyed(db.removing(() => destroyKvScopes(db, [...this.#owed])) as readonly BlockKey[]);
+      this.#owed.clear();
       this.keyless();
     } catch (error) {
       const reason = error instanceof Error ? error.message : "unknown failure";
       log("error", "KV files of deleted corpora could not be removed: it is tried again", { reason });
-      this.#retry = setTimeout(() => this.scopes(deadKvScopes(db)), retryMs);
+      this.#retry = setTimeout(() => this.scopes([]), retryMs);
     }
   }
 

@@ -4,6 +4,7 @@ import type { Batch } from "../../worker/contract/batch.ts";
 import type { KvEvent, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { EngineLimits } from "../../worker/engine/limits.ts";
 import { Engine } from "../../worker/engine/loop.ts";
+import type { FileSystem } from "../../worker/tiers/file-system.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
 import { type BackendParts, withParts } from "../support/plain-backend.ts";
 
@@ -19,6 +20,7 @@ export interface TinyOptions extends BackendParts {
   readonly backend?: FakeBackend;
   readonly positions?: "deferred" | "relocate";
   readonly modelDigest?: string;
+  readonly files?: FileSystem;
 }
 
 export class TinyWorld {
@@ -27,7 +29,7 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward, backend, positions, modelDigest, ...parts }: TinyOptions = {}) {
+  constructor({ shape, limits, onForward, backend, positions, modelDigest, files, ...parts }: TinyOptions = {}) {
     this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
       backend: withParts(this.backend, parts),
@@ -37,6 +39,7 @@ export class TinyWorld {
       emit: (message) => this.messages.push(message),
       positions,
       ...(modelDigest !== undefined && { modelDigest }),
+      ...(files && { files }),
     });
   }
 

@@ -1,11 +1,5 @@
 /** Every place where a salt is made, handed on, or goes into a key or into what remembers keys; each with the salt taken away. */
-export interface Mutant {
-  readonly name: string;
-  readonly file: string;
-  /** Is there once. */
-  readonly find: string;
-  readonly replace: string;
-}
+import type { Mutant } from "../support/mutants.ts";
 
 const none = `("" as never)`;
 

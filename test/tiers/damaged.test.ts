@@ -1,8 +1,10 @@
 /** Files that are not what was written: the answer is that of a world without files, and nothing is read twice. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import * as systemFiles from "node:fs/promises";
 import { join } from "node:path";
 import type { KvObject } from "../../worker/contract/kv-object.ts";
+import type { FileSystem, OpenFile } from "../../worker/tiers/file-system.ts";
 import { eosTokenIds } from "../engine/harness.ts";
 import { countUp, submitPlan } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
@@ -54,6 +56,27 @@ test("unused slots are zeros, and no byte of a block stands in a file", () => {
   const bytes = readFileSync(join(folder.path, objects[0]?.id ?? ""));
   expect(bytes.subarray(0, 8).toString("latin1")).toBe("SPGKV\r\n\x1a");
   expect(bytes.byteLength % 4_096).toBe(0);
+});
+
+test("a disk that takes a part of each write gets the whole file", async () => {
+  using other = new DiskFolder();
+  const files: FileSystem = {
+    ...systemFiles,
+    open: async (path, flags, mode) => {
+      const handle = await systemFiles.open(path, flags, mode);
+      const part: OpenFile = {
+        write: (bytes, at = 0, length = bytes.length - at) => handle.write(bytes, at, Math.min(length, 1_000)),
+        read: (into, at, length, position) => handle.read(into, at, length, position),
+        stat: () => handle.stat(),
+        datasync: () => handle.datasync(),
+        sync: () => handle.sync(),
+        close: () => handle.close(),
+      };
+      return part;
+    },
+  };
+  const written = await writeSpans(other.path, spans, openWorld(undefined, files));
+  expect(await ask(other.path, written)).toEqual({ tokens: expected, found: spanTokens, failed: [] });
 });
 
 type Damage = (path: string, object: KvObject, random: Random) => KvObject;

@@ -7,6 +7,7 @@ import { extentBlocks, type KvObject } from "../../worker/contract/kv-object.ts"
 import type { KeepMessage } from "../../worker/contract/messages.ts";
 import { nobody } from "../../worker/contract/owners.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import type { FileSystem } from "../../worker/tiers/file-system.ts";
 import { TinyWorld } from "../engine/harness.ts";
 import { blockTokens, submitPlan } from "../engine/plans.ts";
 import { until } from "../support/until.ts";
@@ -15,8 +16,8 @@ export const modelDigest = "ab".repeat(32);
 const salt = "c2FsdA==" as CacheSalt;
 export const shape = { blockCount: 128, contextTokens: 4_096 };
 
-export const openWorld = (blockCount = shape.blockCount): TinyWorld =>
-  new TinyWorld({ shape: { ...shape, blockCount }, modelDigest });
+export const openWorld = (blockCount = shape.blockCount, files?: FileSystem): TinyWorld =>
+  new TinyWorld({ shape: { ...shape, blockCount }, modelDigest, ...(files && { files }) });
 
 export class DiskFolder implements Disposable {
   readonly path = mkdtempSync(join(tmpdir(), "spangate-tiers-"));

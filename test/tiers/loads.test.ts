@@ -136,6 +136,20 @@ describe("what is loaded without being asked for", () => {
     expect(small.tokensOf("a")).toEqual(answerOf(message));
   });
 
+  test("is not held against a file when the pool had no room for all of it", async () => {
+    const world = worldWithFiles(44, true);
+    const loads = () => world.engine.stats().cachedBlocks;
+    await until(() => loads() >= 33, "three quarters are in use");
+    await Bun.sleep(20);
+    // The last text was begun only; who asks for it finds it whole.
+    const last = spans.slice(-1);
+    const message = submitPlan("a", { spans: last, question: countUp(80, 5) });
+    world.engine.submit(message);
+    await world.settle();
+    expect(world.finishedOf("a").usage.cachedTokens).toBe(sum(last.map(({ length }) => length)));
+    expect(world.tokensOf("a")).toEqual(answerOf(message));
+  });
+
   test("is written to no pool that moves K", () => {
     const world = new TinyWorld({ shape, modelDigest, positions: "relocate" });
     expect(world.engine.tiers.disk).toBeUndefined();

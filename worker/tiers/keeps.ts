@@ -92,7 +92,7 @@ export class Keeps {
     try {
       try {
         onStep("open");
-        await handle.write(file.firstPage());
+        await writeAll(handle, file.firstPage());
         onStep("header");
         const head = new Uint8Array(headSpan);
         await file.seal(0, file.head(tokenIds), head, turn);

@@ -285,7 +285,8 @@ export class Loads {
     try {
       const { bytes, isWhole } = await this.#read(load, await opened);
       const wasOver = load.isOver;
-      if (!isWhole && !wasOver) this.#giveUp(load);
+      // What nobody asked for ends early when the pool is full, which says nothing of the file.
+      if (!isWhole && !wasOver && load.requesters.size > 0) this.#giveUp(load);
       if (isWhole || !wasOver) this.counts.outcomes[isWhole ? "loaded" : "dropped"] += 1;
       if (bytes === 0) return;
       this.counts.bytes += bytes;

@@ -1,0 +1,13 @@
+/**
+ * Makes mistakes in KV files, one at a time, in a copy of the last commit, and expects the simulation to find each. Slow,
+ * so it is a program of its own:
+ *
+ *   bun test/sim/tiers-mutants.ts [words of a mutant's name]
+ */
+import { runMutants, testStage } from "../support/mutants.ts";
+import { tiersMutants } from "./tiers-mutant-list.ts";
+
+const { argv } = testStage("-t", "lives of servers", "test/sim/tiers.test.ts");
+const stages = ["160", "1200"].map((count) => ({ argv, env: { SIM_COUNT: count } }));
+
+process.exit(await runMutants(tiersMutants, stages));
