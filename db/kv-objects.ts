@@ -1,6 +1,6 @@
 /** KV in files: scopes with their keys, and objects. Whoever removes rows unlinks the files of the ids that come back. */
 import { and, asc, desc, eq, gt, inArray, lt, ne, or, sql } from "drizzle-orm";
-import type { TenantId } from "./ids.ts";
+import type { CorpusId, FragmentId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { findRow, insertRow, listRows } from "./rows.ts";
 import { kvObjects, kvScopes } from "./schema.ts";
@@ -258,4 +258,30 @@ export function deadKvScopes(db: Db): readonly number[] {
     and c.deleted_at is null and c.salt_epoch = kv_scopes.salt_epoch and t.status != 'deleting')`;
   const rows = listRows(db, "deadKvScopes", kvScopes, {}, undefined, sql`not ${alive} and length(sealed_key) > 0`);
   return rows.map(({ seq }) => seq);
+}
+
+/** A fragment whose span is in a file, with the facts of its corpus's salt. */
+export interface KeptFragment {
+  readonly id: FragmentId;
+  readonly text: string;
+  readonly tenantId: TenantId;
+  readonly corpusId: CorpusId;
+  readonly corpusSeq: number;
+  readonly saltEpoch: number;
+}
+
+/** Fragments that were prepared and are in files, those used last first. */
+export function listKeptFragments(db: Db, skip: number, limit: number): readonly KeptFragment[] {
+  return db.statement("listKeptFragments", () =>
+    db.client
+      .query<KeptFragment, [number, number]>(
+        `select f.id, f.text, c.tenant_id as tenantId, c.id as corpusId, c.seq as corpusSeq, c.salt_epoch as saltEpoch
+         from (select span_key, used_at from kv_objects where position = 0 order by used_at desc limit ? offset ?) o
+         join fragments f on f.prepared_span_key = o.span_key
+         join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+         join corpora c on c.id = cf.corpus_id and c.deleted_at is null
+         order by o.used_at desc`,
+      )
+      .all(limit, skip),
+  );
 }

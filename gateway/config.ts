@@ -121,6 +121,8 @@ export const limits = {
   abortGraceMs: 2_000,
   flushMs: 500,
   workerStopMs: 3_000,
+  /** How long `/ready` waits for KV and texts that a start reads ahead. */
+  warmUpMs: 1_000,
   /** The wait before a worker is started again. It doubles while workers fall within `workerStableMs`; requests wait with it. */
   restartMinMs: 100,
   restartMaxMs: 2_000,

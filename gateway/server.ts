@@ -4,6 +4,7 @@ import { type AppParts, openApp } from "./compose/app.ts";
 import { openRecords } from "./compose/records.ts";
 import { openTenants } from "./compose/tenants.ts";
 import { openText } from "./compose/text.ts";
+import { warmStart } from "./compose/warm-start.ts";
 import { openKvObjects, openWorkers, type WorkersOptions } from "./compose/workers.ts";
 import { type Config, limits } from "./config.ts";
 import type { CorpusSaltOf } from "./corpus/base/ports.ts";
@@ -71,16 +72,16 @@ export async function startServer(config: Config, options: StartOptions): Promis
   if ((config.embeddingModelDir ?? config.rerankModelDir) !== undefined) await embedding.card();
   const { db, disk, closeData } = openData(config.dataDir, log);
   const { tenants, storage, makeKeys, secret } = openTenants(config, db, disk, log);
-  const { corpusOwners, supervisor, dispatcher } = workers;
+  const { corpusOwners, dispatcher } = workers;
   const records = openRecords(db, storage, log, options.env);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
   const { kv, kvScopes } = openKvObjects(config, { db, secret, workers, tenants, env: options.env, log });
   const spans = openSpans({ workers, text, tenants, meter, kv, metrics: () => records.metrics });
   const [searches, threads] = [new Searches(db), openThreads()];
+  const corpusSalt = saltsOf(tenants, corpusOwners, kvScopes);
   const corpus = new Corpus({
-    ...{ db, storage, dataDir: config.dataDir, tokenizer: text.tokenizer },
-    corpusSalt: saltsOf(tenants, corpusOwners, kvScopes),
+    ...{ db, storage, dataDir: config.dataDir, tokenizer: text.tokenizer, corpusSalt },
     ...{ spans, searches, sealer: tenants.sealer, sourceNetworks: config.sourceNetworks },
     ...searchModels(config, embedding),
     onSearched: meter.spend,
@@ -91,7 +92,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     },
     log,
   });
-  const state = { draining: false };
+  const state = { draining: false, warming: true };
   const fileSide = { storage, files: corpus.files };
   const batches = new BatchService({ db, ...fileSide, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
   const running = { workers, kv, text, tenants, storage, corpus, batches, embedding, records, threads };
@@ -99,6 +100,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   kv.start();
   workers.start();
+  const warm = warmStart({ db, searches, corpusSalt, text, workers, kv, log, state });
   await corpus.start();
   records.stored.wake();
   batches.start(async (request, batch) => await app.fetch(request, { batch }));
@@ -114,9 +116,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   };
   let stopped: Promise<void> | undefined;
   const url = `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`;
-  const ready = whenReady(supervisor.firstReady(), () => {
-    return { generatedAdminKey: stopped === undefined ? makeKeys(url) : undefined };
-  });
+  const ready = whenReady(warm, () => ({ generatedAdminKey: stopped === undefined ? makeKeys(url) : undefined }));
   return {
     url,
     ready,

@@ -6,7 +6,9 @@ import { giveWay } from "./base/give-way.ts";
 import { parseWorkerConfig, type WorkerConfig } from "./config.ts";
 import type { GatewayMessage, WorkerMessage, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
+import type { EngineOptions } from "./engine/limits.ts";
 import { Engine } from "./engine/loop.ts";
+import { rehearse } from "./engine/rehearsal.ts";
 import { rowCostTokens } from "./model/row-cost.ts";
 import { type OpenBackend, openBackend } from "./open-backend.ts";
 
@@ -21,7 +23,7 @@ function exitSoon(exitCode: number): void {
 
 async function open(config: WorkerConfig): Promise<Engine> {
   const opened = await openBackend(config);
-  const engine = new Engine({
+  const options: EngineOptions = {
     backend: opened.backend,
     eosTokenIds: opened.model.eosTokenIds,
     limits: { ...config, rowCostTokens: rowCostTokens(opened.model.config) },
@@ -30,7 +32,10 @@ async function open(config: WorkerConfig): Promise<Engine> {
     debug: config.checksInvariants,
     clock: () => performance.now(),
     emit,
-  });
+  };
+  // A GPU's backend has recorded its steps by now.
+  if (config.cudaIndex === undefined) await rehearse(options);
+  const engine = new Engine(options);
   process.on("message", (message: GatewayMessage) => receive(engine, opened, message));
   emit({ type: "ready", card: modelCard(config, opened, engine) });
   return engine;

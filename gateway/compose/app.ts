@@ -65,7 +65,7 @@ export interface AppParts {
   readonly rateLimiter: RateLimiter;
   readonly config: Config;
   readonly log: Log;
-  readonly state: { readonly draining: boolean };
+  readonly state: { readonly draining: boolean; readonly warming: boolean };
 }
 
 export function openApp(parts: AppParts): Hono<AppEnv> {
@@ -127,7 +127,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addModelRoutes(it, modelsOf(parts)),
       (it) => addCacheRoutes(it, { ...shown, pins: workers.pins }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
-      (it) => addOpsRoutes(it, { ...shown, dispatcher, metrics, draining: () => state.draining }),
+      (it) => addOpsRoutes(it, { ...shown, dispatcher, metrics, state }),
       records.addRoutes,
       (it) => addDocsRoutes(it, { version }),
     ],

@@ -1,7 +1,7 @@
 /** Opens everything that turns text into tokens and back, from the model's folder. */
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { type Config, limits } from "../config.ts";
-import { Lowerer } from "../lower/plan.ts";
+import { documentPieces, type LowerDocument, Lowerer } from "../lower/plan.ts";
 import { QueryLowerer } from "../lower/query-lowerer.ts";
 import { ChatTemplate } from "../text/chat-template.ts";
 import { TokenBytes } from "../text/detokenizer.ts";
@@ -31,8 +31,11 @@ export function openText(config: Config) {
     queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheBytes });
     return queryLowerer;
   };
+  /** Encodes what `lowerSpan` will need, before the model's digest is known. */
+  const encodeAhead = (document: LowerDocument): Promise<void> =>
+    tokenizer.warm(documentPieces(template, document), false, document.salt, { chars: 0 });
   const tokenBytes = new TokenBytes(modelText.tokenizer, template.calls?.signs);
-  return { tokenizer, lowererFor, queryLowererFor, tokenBytes };
+  return { tokenizer, lowererFor, queryLowererFor, encodeAhead, tokenBytes };
 }
 
 function openTemplate(modelDir: string, modelText: ModelText): ChatTemplate {

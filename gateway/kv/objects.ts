@@ -82,6 +82,8 @@ export class KvObjects {
   /** What lies in files, whose it is, and when it was used. */
   readonly account: KvAccount;
   readonly #places: KvPlaces;
+  /** When the first worker has loaded what it loads without being asked, or has nothing to load. */
+  readonly loaded = Promise.withResolvers<void>();
   #isOn = false;
 
   constructor(options: KvObjectsOptions) {
@@ -155,10 +157,10 @@ export class KvObjects {
   async onReady(workerId: string): Promise<void> {
     const format = this.#format();
     const card = this.#options.card();
-    if (!this.#isOn || format === undefined || card === undefined) return;
+    if (!this.#isOn || format === undefined || card === undefined) return this.loaded.resolve();
     const { db } = this.#options;
     const same = { modelDigest: card.digest, format: nameOf(format) };
-    this.#tell(workerId, listKvObjects(db, same, undefined, objectsPerMessage), true);
+    if (!this.#tell(workerId, listKvObjects(db, same, undefined, objectsPerMessage), true)) this.loaded.resolve();
     let afterSeq = 0;
     for (;;) {
       const rows = listKvObjects(db, same, afterSeq, objectsPerMessage);
@@ -181,6 +183,8 @@ export class KvObjects {
         if (pending !== undefined && !isPassing) this.#room.rest(message.reason);
         return;
       }
+      case "warm":
+        return this.loaded.resolve();
       case "load failed":
         return this.#places.unreadable(message.objectId, message.reason);
       case "fetch":
@@ -196,6 +200,7 @@ export class KvObjects {
 
   /** The worker is gone, and what it was writing. */
   onLost(workerId: string): void {
+    this.loaded.resolve();
     const lost = this.#writes.settleAll((pending) => pending.workerId === workerId);
     this.#removal.unlink(lost.flatMap(({ object: { id } }) => [temporaryName(workerId, id), id]));
   }
@@ -355,20 +360,17 @@ export class KvObjects {
     for (const workerId of this.#options.readyWorkers()) this.#tell(workerId, rows, false);
   }
 
-  #tell(workerId: string, rows: readonly ListedObject[], warm: boolean): void {
+  /** @returns whether files in the folder were told of */
+  #tell(workerId: string, rows: readonly ListedObject[], warm: boolean): boolean {
     const { folder, send, scopes, ownerOf } = this.#options;
-    const tell = (some: readonly ListedObject[], tier: FileTier): void => {
+    const tell = (onDisk: 0 | 1): boolean => {
+      const some = rows.filter((row) => row.onDisk === onDisk);
       const objects = some.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
-      if (objects.length > 0) send(workerId, { type: "catalog", folder, objects, warm: warm && tier === "disk", tier });
+      const [tier, isWarm]: [FileTier, boolean] = onDisk === 1 ? ["disk", warm] : ["s3", false];
+      return objects.length > 0 && send(workerId, { type: "catalog", folder, objects, warm: isWarm, tier });
     };
-    tell(
-      rows.filter(({ onDisk }) => onDisk === 1),
-      "disk",
-    );
-    tell(
-      rows.filter(({ onDisk }) => onDisk === 0),
-      "s3",
-    );
+    tell(0);
+    return tell(1);
   }
 
   /** Rows are removed: workers forget the objects, and the files go. */

@@ -157,9 +157,9 @@ export const gatewaySettings = {
       "each worker's page-locked memory of the host for KV that its GPU's pool has no room for, taken at the start; for `cuda:N` alone",
   },
   SPANGATE_KV_DISK_BYTES: {
-    schema: byteSizeOrAuto(0, settingLimits.bytes).prefault("0"),
+    schema: byteSizeOrAuto(0, settingLimits.bytes).prefault("auto"),
     value: "SIZE",
-    byDefault: "`0`: none",
+    byDefault: "`auto`",
     meaning:
       "files of prepared and pinned KV, sealed, which are there after a restart; what was used longest ago makes room; `auto`: a quarter of what is free; 0: none are kept, and those that were are removed. On a GPU it needs `SPANGATE_KV_HOST_BYTES`",
   },

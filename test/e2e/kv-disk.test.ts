@@ -14,8 +14,6 @@ import { until } from "../support/until.ts";
 // Servers are started more than once in each of these tests.
 setDefaultTimeout(120_000);
 
-const onDisk = { SPANGATE_KV_DISK_BYTES: "auto" };
-
 const folders: string[] = [];
 afterAll(() => {
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
@@ -83,7 +81,7 @@ const isEmpty = (dataDir: string): boolean => rowsIn(dataDir).objects === 0 && o
 
 test("prepared fragments in mx8 are found after kill -9, with the same answer, and by no server of another mode", async () => {
   const dataDir = newFolder();
-  const env = { ...onDisk, SPANGATE_KV_CODEC: "mx8", SPANGATE_DEBUG: "1" };
+  const env = { SPANGATE_KV_CODEC: "mx8", SPANGATE_DEBUG: "1" };
   const first = await startTestServer({ dataDir, env });
   const prepared = await prepare(first);
   const warm = await ask(first, prepared);
@@ -105,14 +103,14 @@ test("prepared fragments in mx8 are found after kill -9, with the same answer, a
   const refused = client.json("POST", "/v1/query/execute", blended);
   await expect(refused).rejects.toThrow("$.g.reuse: this server holds KV in mx8");
   await killed(second);
-  await using raw = await startTestServer({ dataDir, env: onDisk });
+  await using raw = await startTestServer({ dataDir });
   await until(() => isEmpty(dataDir), "what another mode has written is removed");
   expect((await ask(raw, prepared)).found).toBeLessThan(50);
 });
 
 test("the answer is that of a server that keeps nothing; switched off, what was kept is removed", async () => {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir, env: onDisk });
+  const first = await startTestServer({ dataDir });
   const prepared = await prepare(first);
   const kept = await ask(first, prepared);
   await killed(first);
@@ -137,7 +135,7 @@ const deletions: Readonly<Record<string, (server: TestServer, client: HttpClient
 
 test("deleting a file, a store, a tenant or a store's salt leaves no row and no file within 5 s", async () => {
   const dataDir = newFolder();
-  await using server = await startTestServer({ dataDir, env: onDisk });
+  await using server = await startTestServer({ dataDir });
   for (const [what, remove] of Object.entries(deletions)) {
     const before = rowsIn(dataDir).scopes;
     const prepared = await prepare(server);
@@ -151,7 +149,7 @@ test("deleting a file, a store, a tenant or a store's salt leaves no row and no 
 
 test("a job brings fragments to where it is told, or says why not; a pin in files keeps the file", async () => {
   const dataDir = newFolder();
-  await using server = await startTestServer({ dataDir, env: onDisk });
+  await using server = await startTestServer({ dataDir });
   const { storeId, tenantId, apiKey } = await prepare(server, "device");
   expect(isEmpty(dataDir)).toBe(true);
   const client = new HttpClient({ url: server.url, apiKey });
@@ -189,7 +187,7 @@ test("a job brings fragments to where it is told, or says why not; a pin in file
 
 test("a pinned fragment that a question had computed is there after a restart", async () => {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir, env: onDisk });
+  const first = await startTestServer({ dataDir });
   const { client, apiKey, id: tenantId } = await first.tenant("pinner");
   const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
   const fileId = await addFile(client, storeId, "a.txt", new Blob([text.slice(0, 800)]));
@@ -201,7 +199,7 @@ test("a pinned fragment that a question had computed is there after a restart", 
   await client.json("POST", `/admin/v1/fragments/${fragment?.id}/pin`);
   await until(() => rowsIn(dataDir).objects > 0, "the fragment is kept");
   await killed(first);
-  await using second = await startTestServer({ dataDir, env: onDisk });
+  await using second = await startTestServer({ dataDir });
   const after = await ask(second, it);
   expect(after.content).toBe(asked.content);
   expect(after.found).toBeGreaterThan(100);
@@ -224,7 +222,7 @@ test.each(Object.keys(unusable))(
     const onLog = (part: string): void => {
       log += part;
     };
-    await using server = await startTestServer({ env: { ...onDisk, SPANGATE_KV_DISK_PATH: folder }, onLog });
+    await using server = await startTestServer({ env: { SPANGATE_KV_DISK_PATH: folder }, onLog });
     const prepared = await prepare(server);
     expect((await ask(server, prepared)).found).toBeGreaterThan(500);
     expect(log).toContain(reason);

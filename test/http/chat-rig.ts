@@ -136,7 +136,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const limiter = new ConcurrencyLimiter(requestsPerTenant);
   const log = () => undefined;
   const tiers: TierUse[] = [];
-  const state = { draining: false, nowMs: Date.now(), storageBytes: null as number | null, tiers };
+  const state = { draining: false, warming: false, nowMs: Date.now(), storageBytes: null as number | null, tiers };
   const compared = new PromptHistory(1_000);
   const retention = { rows: 3, bytes: 2 ** 30, ...other.retention };
   const db = tenantsDb();
@@ -153,7 +153,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
       (it) => addGenerationRoutes(it, chat),
       (it) => addMcpRoutes(it, { ...chat, corpus: noCorpus, translateError: () => undefined, corsOrigins: [] }),
       (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
-      (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining, tiers: () => state.tiers }),
+      (it) => addOpsRoutes(it, { ...workers, metrics, state, tiers: () => state.tiers }),
     ],
     ...(rateLimits === undefined ? {} : { rateLimits }),
     ...(other.settings === undefined ? {} : { settings: other.settings }),

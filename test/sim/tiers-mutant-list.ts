@@ -8,7 +8,12 @@ function mutant(name: string, file: string, find: string, replace: string): Muta
 const [keeps, loads, objects] = ["worker/tiers/keeps.ts", "worker/tiers/loads.ts", "gateway/kv/objects.ts"];
 
 export const tiersMutants: readonly Mutant[] = [
-  mutant("a file's bytes are not synced", keeps, "await handle.datasync();", ""),
+  mutant(
+    "a file's bytes are not synced",
+    keeps,
+    "await handle.datasync().finally(() => handle.close());",
+    "await handle.close();",
+  ),
   mutant("a file's name is not synced", keeps, "await syncFolder(files, folder);", ""),
   mutant(
     "a write is done when a part of it is",
@@ -39,7 +44,7 @@ export const tiersMutants: readonly Mutant[] = [
   mutant(
     "the worker says nothing of a failed write",
     keeps,
-    `this.#options.emit({ type: "keep failed", objectId, reason });`,
+    `emit({ type: "keep failed", objectId: object.id, reason: error instanceof BlockGone ? "gone" : reasonOf(error) });`,
     "",
   ),
   mutant("what is forgotten is loaded on", loads, "if (load !== undefined) this.#end(load);", ""),
@@ -48,8 +53,8 @@ export const tiersMutants: readonly Mutant[] = [
   mutant(
     "a row is the commit before the file is there",
     keeps,
-    "await files.rename(aside, join(folder, object.id));",
-    'this.#options.emit({ type: "kept", objectId: object.id }); await files.rename(aside, join(folder, object.id));',
+    "await files.rename(join(folder, temporaryName), join(folder, object.id));",
+    'emit({ type: "kept", objectId: object.id }); await files.rename(join(folder, temporaryName), join(folder, object.id));',
   ),
   mutant(
     "what a seal says is not asked",

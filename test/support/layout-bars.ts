@@ -73,7 +73,7 @@ const wrongStops = [
 ];
 
 const linesOf = (file: string): string[] => readText(file).trimEnd().split("\n");
-const mostProductLines = 76_800;
+const mostProductLines = 77_450;
 
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
@@ -109,7 +109,7 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
     filesOf("**/*.ts").flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []),
     0,
   ],
-  ["lines in worker/engine", engineFiles.flatMap(linesOf), 2_800],
+  ["lines in worker/engine", engineFiles.flatMap(linesOf), 2_900],
   // Whoever raises this says in the commit why the product needs the lines; whoever cuts lowers it to the next 50.
   ["lines of the product", productFiles.flatMap(linesOf), mostProductLines],
 ];

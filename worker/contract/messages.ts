@@ -326,5 +326,7 @@ export type WorkerMessage =
   | { readonly type: "load failed"; readonly objectId: string; readonly reason: string }
   /** A request waits for an object that is in the bucket alone. The gateway answers `moved`, or `forget`. */
   | { readonly type: "fetch"; readonly objectId: string }
+  /** What was to be loaded without being asked for is loaded, or will not be. */
+  | { readonly type: "warm" }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }
   | { readonly type: "stats"; readonly id: number; readonly stats: WorkerStats };

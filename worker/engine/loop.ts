@@ -26,7 +26,7 @@ import { assertInvariants, assertSettled } from "./invariants.ts";
 import { defaultEngineLimits, type EngineLimits, type EngineOptions } from "./limits.ts";
 import { Request } from "./request.ts";
 import { Scheduler } from "./scheduler.ts";
-import { isEmpty, type StepPlan } from "./step.ts";
+import { isEmpty, rowCount, type StepPlan } from "./step.ts";
 import { StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
 
@@ -193,7 +193,7 @@ export class Engine {
       gaps?.rest();
       return false;
     }
-    const beganMs = performance.now();
+    const [beganMs, beganAt] = [performance.now(), this.#clock()];
     gaps?.begin();
     this.maskSlices.take([...this.#scheduler.running, ...this.#scheduler.admissible]);
     this.constraints.trim();
@@ -203,7 +203,10 @@ export class Engine {
       if (!isEmpty(next)) this.#begin(next);
     }
     const result = await this.#resultOf(step);
-    if (result !== undefined) this.#collect(step, result);
+    if (result !== undefined) {
+      this.tiers.disk?.loads.noteStep(rowCount(step.plan), this.#clock() - beganAt);
+      this.#collect(step, result);
+    }
     for (const request of this.#inFlight.shift()) this.#scheduler.releaseBlocks(request);
     this.#flushEvents();
     if (this.#debug) this.checkInvariants();

@@ -35,6 +35,9 @@ export function isEmpty({ pieces, copies, probes, moves, outgrown }: StepPlan): 
   return pieces.length + copies.length + probes.length + moves.length + outgrown.length === 0;
 }
 
+/** Rows through all layers. */
+export const rowCount = ({ pieces }: StepPlan): number => pieces.reduce((sum, piece) => sum + piece.rowCount, 0);
+
 /** How much fits into a step. */
 export interface StepSizes {
   readonly stepTokens: number;

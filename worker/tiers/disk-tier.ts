@@ -11,11 +11,13 @@ import { Loads } from "./loads.ts";
 import { sliceBytes, type Turn } from "./object-file.ts";
 import type { Requester } from "./requester.ts";
 
-/** The part of a step's time that its gap may last, for work that nobody waits for and for work that requests wait for. */
-const quietPart = 1 / 20;
-const urgentPart = 1 / 4;
-/** Every gap has room for some slices. */
-const leastMs = 0.5;
+/** The part of steps' time that gaps may take, for work that nobody waits for and for work that requests wait for. */
+const quietPart = 1 / 25;
+const urgentPart = 1 / 20;
+/** Time that gaps have left is kept for later ones, up to so much. */
+const mostLeftMs = 2;
+/** Sealed or opened at once while no step runs. */
+const restBytes = 1024 * 1024;
 
 interface Waiter {
   readonly isUrgent: boolean;
@@ -31,6 +33,7 @@ const nextRound = (): Promise<void> => new Promise((resolve) => setImmediate(res
 export class StepGaps {
   readonly #waiting: Waiter[] = [];
   #isStepping = false;
+  #leftMs = 0;
 
   /** A step begins: no turn is given until its gap. */
   begin(): void {
@@ -41,11 +44,14 @@ export class StepGaps {
   async gap(stepMs: number): Promise<void> {
     if (this.#waiting.length === 0) return;
     const part = this.#waiting.some(({ isUrgent }) => isUrgent) ? urgentPart : quietPart;
-    const endMs = performance.now() + Math.max(leastMs, stepMs * part);
-    while (this.#waiting.length > 0 && performance.now() < endMs) {
+    this.#leftMs = Math.min(Math.max(mostLeftMs, stepMs * part), this.#leftMs + stepMs * part);
+    // A slice that takes longer than what is left is paid for by the gaps that follow.
+    while (this.#waiting.length > 0 && this.#leftMs > 0) {
+      const beganMs = performance.now();
       const urgent = this.#waiting.findIndex(({ isUrgent }) => isUrgent);
       this.#waiting.splice(Math.max(0, urgent), 1)[0]?.resolve();
       await nextRound();
+      this.#leftMs -= performance.now() - beganMs;
     }
   }
 
@@ -55,13 +61,13 @@ export class StepGaps {
     for (const { resolve } of this.#waiting.splice(0)) resolve();
   }
 
-  /** A worker's own turns: one is asked for with every 256 KiB that it seals or opens. */
+  /** Turns of one kind of work: one is asked for with every 256 KiB that it seals or opens beside steps. */
   slices(isUrgent: () => boolean): Turn {
     let leftBytes = 0;
     return (bytes) => {
       leftBytes -= bytes;
       if (leftBytes >= 0) return undefined;
-      leftBytes = sliceBytes - bytes;
+      leftBytes = (this.#isStepping ? sliceBytes : restBytes) - bytes;
       return this.#turn(isUrgent());
     };
   }

@@ -9,8 +9,8 @@ import type { BlockMover } from "../backend/backend.ts";
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { KeepMessage, WorkerMessage } from "../contract/messages.ts";
 import type { BlockId } from "../contract/units.ts";
-import { type FileSystem, syncFolder, writeAll } from "./file-system.ts";
-import { ObjectFile, type ObjectShape, sliceBytes, type Turn } from "./object-file.ts";
+import { type FileSystem, type OpenFile, syncFolder, writeAll } from "./file-system.ts";
+import { ObjectFile, type ObjectShape, type Turn } from "./object-file.ts";
 
 /** Steps of a write, in order; tests end the process at each. */
 export type WriteStep = "open" | "header" | "head" | "block" | "datasync" | "rename" | "folder";
@@ -30,9 +30,20 @@ export interface KeepsOptions {
 }
 
 /** Objects in line; more are refused, and kept when they are asked for again. */
-const maxWaiting = 256;
+const maxWaiting = 4_096;
+/** Written at once: a gap between two steps has room for more than a block. */
+const writeBytes = 1024 * 1024;
+/** Files that are synced together: so many, or so many bytes. */
+const [filesAtOnce, bytesAtOnce] = [16, 32 * 1024 * 1024];
 
 class BlockGone extends Error {}
+
+/** A file that was written and is not synced yet. */
+interface Written {
+  readonly message: KeepMessage;
+  readonly handle: OpenFile;
+  readonly bytes: number;
+}
 
 export class Keeps {
   /** Of files that were written whole. */
@@ -62,65 +73,116 @@ export class Keeps {
     for (const id of objectIds) this.#cancelled.add(id);
   }
 
+  /** A disk takes hardly longer to sync some files than one, and meanwhile the next ones are written. */
   async #run(): Promise<void> {
     this.#isRunning = true;
-    for (let message = this.#waiting.shift(); message !== undefined; message = this.#waiting.shift()) {
-      const objectId = message.object.id;
-      try {
-        const beganMs = performance.now();
-        this.counts.bytes += await this.#write(message);
-        this.counts.ms += performance.now() - beganMs;
-        this.#options.emit({ type: "kept", objectId });
-      } catch (error) {
-        const reason = error instanceof BlockGone ? "gone" : reasonOf(error);
-        this.#options.emit({ type: "keep failed", objectId, reason });
+    while (this.#waiting.length > 0) {
+      let syncing = Promise.resolve();
+      while (this.#waiting.length > 0) {
+        const written = await this.#writeSome();
+        await syncing;
+        syncing = this.#sync(written);
       }
+      await syncing;
     }
     this.#cancelled.clear();
     this.#isRunning = false;
   }
 
-  /** @returns bytes of the file */
-  async #write({ object, folder, temporaryName, tokenIds, blockKeys }: KeepMessage): Promise<number> {
+  async #writeSome(): Promise<readonly Written[]> {
+    const written: Written[] = [];
+    const beganMs = performance.now();
+    for (let bytes = 0; written.length < filesAtOnce && bytes < bytesAtOnce; ) {
+      const message = this.#waiting.shift();
+      if (message === undefined) break;
+      try {
+        const file = await this.#write(message);
+        written.push(file);
+        bytes += file.bytes;
+      } catch (error) {
+        await this.#fail(message, error);
+      }
+    }
+    this.counts.ms += performance.now() - beganMs;
+    return written;
+  }
+
+  async #write(message: KeepMessage): Promise<Written> {
+    const { object, folder, temporaryName, tokenIds, blockKeys } = message;
     const { shape, mover, turn, settled, files = systemFiles, onStep = () => undefined } = this.#options;
     const file = new ObjectFile(object, shape);
-    const { headSpan, blockSpan, blockCount } = file.sizes;
+    const { headSpan, blockSpan, blockCount, fileBytes } = file.sizes;
     if (blockKeys.length !== blockCount) throw new RangeError("an object has other blocks than keys");
     await settled?.();
-    const aside = join(folder, temporaryName);
-    const handle = await files.open(aside, "wx", 0o600);
+    const handle = await files.open(join(folder, temporaryName), "wx", 0o600);
     try {
-      try {
-        onStep("open");
-        await writeAll(handle, file.firstPage());
-        onStep("header");
-        const head = new Uint8Array(headSpan);
-        await file.seal(0, file.head(tokenIds), head, turn);
-        await writeAll(handle, head);
-        onStep("head");
-        const [plain, sealed] = [new Uint8Array(mover.format.bytes), new Uint8Array(blockSpan)];
-        for (let index = 0; index < blockCount; index++) {
-          await turn(sliceBytes);
-          this.#pack(object.id, object.position, tokenIds, blockKeys, index, plain);
-          await file.seal(index + 1, plain, sealed, turn);
-          await writeAll(handle, sealed);
-          onStep("block");
-        }
-        await handle.datasync();
-        onStep("datasync");
-      } finally {
-        await handle.close();
+      onStep("open");
+      await writeAll(handle, file.firstPage());
+      onStep("header");
+      const head = new Uint8Array(headSpan);
+      await file.seal(0, file.head(tokenIds), head, turn);
+      await writeAll(handle, head);
+      onStep("head");
+      const plain = new Uint8Array(mover.format.bytes);
+      const sealed = new Uint8Array(Math.min(blockCount, Math.ceil(writeBytes / blockSpan)) * blockSpan);
+      for (let index = 0, at = 0; index < blockCount; index++) {
+        await turn(plain.byteLength);
+        this.#pack(object.id, object.position, tokenIds, blockKeys, index, plain);
+        await file.seal(index + 1, plain, sealed.subarray(at, at + blockSpan), turn);
+        at += blockSpan;
+        onStep("block");
+        if (at < sealed.byteLength && index + 1 < blockCount) continue;
+        await writeAll(handle, sealed.subarray(0, at));
+        at = 0;
       }
-      if (this.#cancelled.has(object.id)) throw new BlockGone();
-      await files.rename(aside, join(folder, object.id));
-      onStep("rename");
-      await syncFolder(files, folder);
-      onStep("folder");
-      return file.sizes.fileBytes;
+      return { message, handle, bytes: fileBytes };
     } catch (error) {
-      for (const name of [temporaryName, object.id]) await files.unlink(join(folder, name)).catch(() => undefined);
+      await handle.close();
       throw error;
     }
+  }
+
+  /** Syncs files, gives them their names and syncs those. Throws nothing. */
+  async #sync(written: readonly Written[]): Promise<void> {
+    const { emit, files = systemFiles, onStep = () => undefined } = this.#options;
+    const beganMs = performance.now();
+    const named: Written[] = [];
+    await Promise.all(
+      written.map(async (file) => {
+        const { message, handle } = file;
+        const { object, folder, temporaryName } = message;
+        try {
+          await handle.datasync().finally(() => handle.close());
+          onStep("datasync");
+          if (this.#cancelled.has(object.id)) throw new BlockGone();
+          await files.rename(join(folder, temporaryName), join(folder, object.id));
+          onStep("rename");
+          named.push(file);
+        } catch (error) {
+          await this.#fail(message, error);
+        }
+      }),
+    );
+    for (const [folder, there] of Map.groupBy(named, ({ message }) => message.folder)) {
+      try {
+        await syncFolder(files, folder);
+        onStep("folder");
+        for (const { message, bytes } of there) {
+          this.counts.bytes += bytes;
+          emit({ type: "kept", objectId: message.object.id });
+        }
+      } catch (error) {
+        for (const { message } of there) await this.#fail(message, error);
+      }
+    }
+    this.counts.ms += performance.now() - beganMs;
+  }
+
+  /** Leaves nothing of the object in the folder. */
+  async #fail({ object, folder, temporaryName }: KeepMessage, error: unknown): Promise<void> {
+    const { emit, files = systemFiles } = this.#options;
+    for (const name of [temporaryName, object.id]) await files.unlink(join(folder, name)).catch(() => undefined);
+    emit({ type: "keep failed", objectId: object.id, reason: error instanceof BlockGone ? "gone" : reasonOf(error) });
   }
 
   /** Copies a block out of the pool. @throws BlockGone when it is not found any more */

@@ -3,22 +3,24 @@
  * as claimed, and each block is found once it is stored. A block is opened in memory of ours and verified; only then,
  * between two steps and at once, it is copied into a block that was free, stored and released. So no block is held while
  * anything is waited for, and no step in flight has one that a load writes. Requests take the block out of what was
- * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty.
+ * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty. What is
+ * computed sooner than it would be loaded is computed: both are measured.
  */
 import * as systemFiles from "node:fs/promises";
-import { join } from "node:path";
 import type { BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import { Derivation } from "../cache/derivations.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { runBlockKeys } from "../contract/block-key.ts";
-import { extentBlocks, type KvObject, pageBytes } from "../contract/kv-object.ts";
+import { extentBlocks, type KvObject, kvObjectSizes } from "../contract/kv-object.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
 import type { KvOwner } from "../contract/owners.ts";
 import type { BlockKey } from "../contract/units.ts";
-import { type FileSystem, type OpenFile, readAt } from "./file-system.ts";
+import type { FileSystem } from "./file-system.ts";
 import { contentOf, reasonOf } from "./keeps.ts";
-import { Damaged, ObjectFile, type ObjectShape, type Turn } from "./object-file.ts";
+import { Cost, LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
+import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
+import { ObjectReader } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
 
 export interface LoadsOptions {
@@ -33,41 +35,38 @@ export interface LoadsOptions {
   readonly emit: (message: WorkerMessage) => void;
   /** Default: the system's. */
   readonly files?: FileSystem;
-  /** Called when blocks were stored, or when nothing more comes of a load. */
+  /** Called when all that a request waits for is there, or when nothing more comes of a load. */
   readonly onChange: () => void;
   readonly nowMs: () => number;
 }
 
-interface Load {
+interface Load extends QueuedLoad {
   readonly object: KvObject;
   readonly requesters: Set<Requester>;
-  readonly owner: KvOwner;
-  /** The keys that requests need not compute. */
-  readonly claims: readonly BlockKey[];
+  /** The keys that requests need not compute; none while nobody asks for it. */
+  claims: readonly BlockKey[];
   /** When its requests compute it themselves. */
-  readonly deadlineMs: number;
+  deadlineMs: number;
   isOver: boolean;
 }
 
-/** Read at once. */
-const readBytes = 4 * 1024 * 1024;
-/** What is assumed of a file system, in bytes a millisecond, until something was read. */
-const firstRate = 200_000;
-const leastPatienceMs = 1_000;
-/** After so many failures in a minute nothing is read for a minute. */
-const [mostFailures, restMs] = [8, 60_000];
-/** What is not asked for is loaded until so much of the pool is in use. */
-const warmPart = 3 / 4;
-
-/** A file that is being read: its beginning with its first blocks. */
-interface Opened {
-  readonly file: ObjectFile;
-  readonly handle: OpenFile;
-  readonly sealed: Uint8Array;
-  readonly blocks: number;
+/** A load whose file is being read. */
+interface Reading {
+  readonly load: Load;
+  readonly reader: Promise<ObjectReader>;
 }
 
-const blocksAtOnce = (blockSpan: number): number => Math.max(1, Math.floor(readBytes / blockSpan));
+/** Files are read before their turn comes: so many, and so many bytes. */
+const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
+/** What a byte is assumed to take until files were read: 200 MB/s. */
+const firstByteMs = 1 / 200_000;
+/** What is measured first is what costs are drawn back to: so many bytes, and tokens. */
+const [probeBytes, probeTokens] = [64 * 1024 * 1024, 2_048];
+/** A step of fewer rows says little of how long prompts take. */
+const fewRows = 64;
+const leastPatienceMs = 1_000;
+/** What is not asked for is loaded until so much of the pool is in use. */
+const warmPart = 3 / 4;
 
 /** What came of a load: bytes of blocks that were stored, and whether all of the object is there. */
 interface Loaded {
@@ -79,24 +78,30 @@ export class Loads {
   /** Bytes of blocks that were stored, and what came of loads. */
   readonly counts = { bytes: 0, ms: 0, outcomes: { loaded: 0, late: 0, failed: 0, dropped: 0 } };
   readonly #options: LoadsOptions;
+  readonly #faults: LoadFaults;
   readonly #byLastKey = new Map<BlockKey, KvObject>();
   readonly #lastKeys = new Map<string, BlockKey>();
-  readonly #queue: Load[] = [];
+  readonly #queue = new LoadQueue<Load>();
+  readonly #ahead: Reading[] = [];
   readonly #open = new Map<string, Load>();
   readonly #claimed = new Set<BlockKey>();
-  /** Objects that came too late or not whole, and until when nobody waits for them again. */
-  readonly #givenUp = new Map<string, number>();
+  /** How many loads each request waits for. */
+  readonly #waiting = new Map<Requester, number>();
   /** Ids of objects to load by themselves, the one used last first. */
   readonly #warm: string[] = [];
-  #ahead: { readonly load: Load; readonly opened: Promise<Opened> } | undefined;
+  #isWarming = false;
   #folder = "";
   #isRunning = false;
-  #rate = firstRate;
-  #failures: number[] = [];
-  #restsUntilMs = 0;
+  /** What a byte that is loaded takes, and a token that is computed. */
+  readonly #byteMs: Cost;
+  readonly #tokenMs: Cost;
 
   constructor(options: LoadsOptions) {
     this.#options = options;
+    this.#faults = new LoadFaults(options.nowMs);
+    this.#byteMs = new Cost(firstByteMs, probeBytes, options.nowMs);
+    // Until it is known, everything is loaded.
+    this.#tokenMs = new Cost(Number.POSITIVE_INFINITY, probeTokens, options.nowMs);
   }
 
   /** How many objects are known. */
@@ -112,6 +117,7 @@ export class Loads {
   /** @param warm load them by themselves, in this order */
   add(folder: string, objects: readonly KvObject[], warm: boolean): void {
     this.#folder = folder;
+    this.#isWarming ||= warm;
     for (const object of objects) {
       this.#byLastKey.set(object.lastKey, object);
       this.#lastKeys.set(object.id, object.lastKey);
@@ -146,6 +152,11 @@ export class Loads {
     return this.#claimed.has(key);
   }
 
+  /** A step computed so many rows of prompts. */
+  noteStep(rows: number, ms: number): void {
+    if (rows >= fewRows) this.#tokenMs.note(rows, ms);
+  }
+
   /** Loads what these requests lack and a file has. */
   want(requesters: readonly Requester[]): void {
     const nowMs = this.#options.nowMs();
@@ -153,35 +164,53 @@ export class Loads {
       if (nowMs <= load.deadlineMs) continue;
       this.counts.outcomes.late += 1;
       this.#giveUp(load);
-      this.#noteFailure();
+      this.#faults.note();
     }
-    if (this.#byLastKey.size === 0 || nowMs < this.#restsUntilMs) return;
+    if (this.#byLastKey.size === 0 || this.#faults.isResting) return;
+    let tokens = 0;
     for (const requester of requesters) {
-      for (const run of requester.runs) if (run.keyed && !run.complete) this.#wantRun(requester, run);
+      for (const run of requester.runs) {
+        if (run.complete) continue;
+        const comes = run.keyed ? this.#wantRun(requester, run, tokens) : run.blocks.length;
+        tokens += (run.blockCount - comes) * this.#options.shape.blockTokens;
+      }
     }
     this.#start();
   }
 
-  #wantRun(requester: Requester, run: LackingRun): void {
+  /**
+   * Each part of a run goes where it is there sooner: to the loads, or to be computed. What follows a part that is
+   * computed is computed too, since chains load from the first block on.
+   * @param tokensBefore that are computed before those of this run
+   * @returns how many of the run's blocks are there or come
+   */
+  #wantRun(requester: Requester, run: LackingRun, tokensBefore: number): number {
     const { blockTokens } = this.#options.shape;
-    let end = extentBlocks * Math.floor(run.blocks.length / extentBlocks);
+    const have = run.blocks.length;
+    let end = extentBlocks * Math.floor(have / extentBlocks);
     for (let first = end; first < run.blockCount; first = end) {
       end = Math.min(first + extentBlocks, run.blockCount);
       const lastKey = run.keyAt(end - 1);
       const object = lastKey === undefined ? undefined : this.#byLastKey.get(lastKey);
-      // Chains load from the first block on, so what follows a hole is of no use.
       const fits = object?.rootKey === run.plan.rootKey && object.position === run.plan.position + first * blockTokens;
-      if (object === undefined || !fits || this.#isGivenUp(object)) return;
+      const stop = Math.max(first, have);
+      if (object === undefined || !fits || this.#faults.isGivenUp(object.id)) return stop;
       // Loads that go to the host's memory bring it there once; from there it comes without them.
       if (this.#hasAll(run, first, object)) continue;
       const known = this.#open.get(object.id);
-      if (known !== undefined && known.requesters.size > 0) known.requesters.add(requester);
-      else {
-        // What came by itself comes first now, and counts as claimed.
-        if (known !== undefined) this.#end(known);
-        this.#enqueue(object, requester, run, first, end);
+      if (known === undefined || known.claims.length === 0) {
+        const bytes = known?.bytes ?? this.#bytesOf(object);
+        const waitMs = (this.#queue.bytesBefore(run.owner) + this.#bytesAhead + bytes) * this.#byteMs.each;
+        const computedMs = (tokensBefore + (end - stop) * blockTokens) * this.#tokenMs.each;
+        if (known === undefined && waitMs > computedMs) return stop;
+        const load = known ?? this.#enqueue(object, run.owner, bytes);
+        load.claims = keysOf(run, first, end);
+        for (const key of load.claims) this.#claimed.add(key);
+        load.deadlineMs = this.#options.nowMs() + Math.max(leastPatienceMs, 2 * waitMs);
       }
+      this.#ask(object.id, requester);
     }
+    return run.blockCount;
   }
 
   /** Chains go from their tails, so what has both ends has all. */
@@ -190,76 +219,81 @@ export class Loads {
     return firstKey !== undefined && this.#options.cache.has(firstKey) && this.#options.cache.has(lastKey);
   }
 
+  #bytesOf({ tokenCount }: KvObject): number {
+    const { blockTokens, blocks } = this.#options.shape;
+    return kvObjectSizes(tokenCount, { blockTokens, blockBytes: blocks.bytes }).fileBytes;
+  }
+
+  /** Of files that are read already, or are being opened. */
+  get #bytesAhead(): number {
+    return this.#ahead.reduce((sum, { load }) => sum + load.bytes, 0);
+  }
+
+  #enqueue(object: KvObject, owner: KvOwner, bytes: number): Load {
+    const load = this.#openLoad(object, owner, bytes);
+    this.#queue.add(load);
+    return load;
+  }
+
+  #openLoad(object: KvObject, owner: KvOwner, bytes: number): Load {
+    const deadlineMs = Number.POSITIVE_INFINITY;
+    const load: Load = { object, owner, bytes, requesters: new Set(), claims: [], deadlineMs, isOver: false };
+    this.#open.set(object.id, load);
+    return load;
+  }
+
+  #ask(id: string, requester: Requester): void {
+    const requesters = this.#open.get(id)?.requesters;
+    if (requesters === undefined || requesters.has(requester)) return;
+    requesters.add(requester);
+    this.#waiting.set(requester, (this.#waiting.get(requester) ?? 0) + 1);
+  }
+
   #giveUp(load: Load): void {
-    this.#givenUp.set(load.object.id, this.#options.nowMs() + restMs);
+    this.#faults.giveUp(load.object.id);
     this.#end(load);
   }
 
-  #isGivenUp({ id }: KvObject): boolean {
-    const untilMs = this.#givenUp.get(id);
-    if (untilMs === undefined) return false;
-    if (this.#options.nowMs() < untilMs) return true;
-    this.#givenUp.delete(id);
-    return false;
-  }
-
-  #enqueue(object: KvObject, requester: Requester, run: LackingRun, first: number, end: number): void {
-    const claims = Array.from({ length: end - first }, (_, index) => run.keyAt(first + index)).filter(
-      (key) => key !== undefined,
-    );
-    const ahead = this.#open.size + 1;
-    const bytes = ahead * extentBlocks * this.#options.shape.blocks.bytes;
-    const patienceMs = Math.max(leastPatienceMs, (2 * bytes) / this.#rate);
-    const deadlineMs = this.#options.nowMs() + patienceMs;
-    const load = { object, requesters: new Set([requester]), owner: run.owner, claims, deadlineMs, isOver: false };
-    for (const key of claims) this.#claimed.add(key);
-    this.#open.set(object.id, load);
-    this.#queue.push(load);
-  }
-
   #start(): void {
-    if (!this.#isRunning) void this.#run();
+    if (this.#isRunning) this.#readAhead();
+    else void this.#run();
   }
 
   async #run(): Promise<void> {
     this.#isRunning = true;
-    for (let load = this.#next(); load !== undefined; load = this.#next()) {
-      const ahead = this.#ahead?.load === load ? this.#ahead.opened : undefined;
-      this.#ahead = undefined;
-      if (!load.isOver) await this.#load(load, ahead ?? this.#openFile(load.object));
-      else
-        void ahead?.then(
-          ({ handle }) => handle.close(),
-          () => undefined,
-        );
-      this.#end(load);
+    for (;;) {
+      this.#readAhead();
+      const reading = this.#ahead.shift();
+      if (reading === undefined) break;
+      await this.#load(reading);
+      this.#end(reading.load);
     }
     this.#isRunning = false;
+    this.#options.onChange();
+    if (this.#isWarming) this.#options.emit({ type: "warm" });
+    this.#isWarming = false;
   }
 
-  /** Reads the beginning of what comes next while this one is opened. */
+  /** Reads the files that come next while one is opened. */
   #readAhead(): void {
-    const load = this.#queue.find(({ isOver }) => !isOver);
-    if (load === undefined || load !== this.#queue[0]) return;
-    const opened = this.#openFile(load.object);
-    // Its failure is seen when its turn comes.
-    opened.catch(() => undefined);
-    this.#ahead = { load, opened };
+    const { shape, files = systemFiles } = this.#options;
+    while (this.#ahead.length === 0 || (this.#ahead.length < mostAhead && this.#bytesAhead < mostBytesAhead)) {
+      const load = this.#queue.take() ?? this.#nextUnasked();
+      if (load === undefined) return;
+      const reader = ObjectReader.open(files, this.#folder, load.object, shape);
+      // Its failure is seen when its turn comes.
+      reader.catch(() => undefined);
+      this.#ahead.push({ load, reader });
+    }
   }
 
-  #next(): Load | undefined {
-    const asked = this.#queue.shift();
-    if (asked !== undefined) return asked;
-    while (this.#hasEmptyPart() && this.#options.nowMs() >= this.#restsUntilMs) {
+  #nextUnasked(): Load | undefined {
+    while (this.#hasEmptyPart() && !this.#faults.isResting) {
       const id = this.#warm.shift();
       if (id === undefined) return undefined;
-      const key = this.#lastKeys.get(id);
-      const object = key === undefined ? undefined : this.#byLastKey.get(key);
-      if (object === undefined || this.#options.cache.has(object.lastKey)) continue;
-      const deadlineMs = Number.POSITIVE_INFINITY;
-      const load: Load = { object, requesters: new Set(), owner: object.owner, claims: [], deadlineMs, isOver: false };
-      this.#open.set(id, load);
-      return load;
+      const object = this.objectOf(id);
+      if (object === undefined || this.#open.has(id) || this.#options.cache.has(object.lastKey)) continue;
+      return this.#openLoad(object, object.owner, this.#bytesOf(object));
     }
     return undefined;
   }
@@ -272,87 +306,59 @@ export class Loads {
 
   /** Nothing more comes of it; who still lacks its blocks computes them. */
   #end(load: Load): void {
-    load.isOver = true;
     if (this.#open.get(load.object.id) === load) this.#open.delete(load.object.id);
     for (const key of load.claims) this.#claimed.delete(key);
-    this.#options.onChange();
+    load.isOver = true;
+    let hasAll = false;
+    for (const requester of load.requesters) {
+      const left = (this.#waiting.get(requester) ?? 0) - 1;
+      if (left > 0) this.#waiting.set(requester, left);
+      else hasAll = this.#waiting.delete(requester) || hasAll;
+    }
+    load.requesters.clear();
+    if (hasAll) this.#options.onChange();
   }
 
-  async #load(load: Load, opened: Promise<Opened>): Promise<void> {
-    const { emit, nowMs } = this.#options;
+  async #load({ load, reader }: Reading): Promise<void> {
+    const { emit, nowMs, onChange } = this.#options;
     const { id: objectId } = load.object;
     const beganMs = nowMs();
     try {
-      const { bytes, isWhole } = await this.#read(load, await opened);
+      const { bytes, isWhole } = await this.#read(load, await reader);
       const wasOver = load.isOver;
       // What nobody asked for ends early when the pool is full, which says nothing of the file.
       if (!isWhole && !wasOver && load.requesters.size > 0) this.#giveUp(load);
       if (isWhole || !wasOver) this.counts.outcomes[isWhole ? "loaded" : "dropped"] += 1;
       if (bytes === 0) return;
+      const ms = nowMs() - beganMs;
       this.counts.bytes += bytes;
-      this.counts.ms += nowMs() - beganMs;
-      this.#rate += (bytes / Math.max(1, nowMs() - beganMs) - this.#rate) / 8;
+      this.counts.ms += ms;
+      this.#byteMs.note(bytes, ms);
       emit({ type: "loaded", objectId, bytes });
     } catch (error) {
       if (load.isOver) return;
       this.counts.outcomes.failed += 1;
       this.forget([objectId]);
-      this.#noteFailure();
+      this.#faults.note();
       emit({ type: "load failed", objectId, reason: error instanceof Damaged ? error.message : reasonOf(error) });
+      onChange();
     }
   }
 
-  #noteFailure(): void {
-    const nowMs = this.#options.nowMs();
-    this.#failures = [...this.#failures.filter((atMs) => atMs > nowMs - restMs), nowMs];
-    if (this.#failures.length < mostFailures) return;
-    this.#failures = [];
-    this.#restsUntilMs = nowMs + restMs;
-  }
-
-  /** Opens an object's file and reads what of it fits. @throws Damaged, or what the system says */
-  async #openFile(object: KvObject): Promise<Opened> {
-    const { shape, files = systemFiles } = this.#options;
-    const file = new ObjectFile(object, shape);
-    const { fileBytes, headSpan, blockSpan, blockCount } = file.sizes;
-    const handle = await files.open(join(this.#folder, object.id), "r");
+  /** @throws Damaged, or what the system says */
+  async #read(load: Load, reader: ObjectReader): Promise<Loaded> {
     try {
-      const { size } = await handle.stat();
-      if (size !== fileBytes) throw new Damaged("the file has another size");
-      const blocks = Math.min(blockCount, blocksAtOnce(blockSpan));
-      return { file, handle, sealed: await readAt(handle, 0, pageBytes + headSpan + blocks * blockSpan), blocks };
-    } catch (error) {
-      await handle.close();
-      throw error;
-    }
-  }
-
-  /** @returns bytes of blocks that were stored @throws Damaged, or what the system says */
-  async #read(load: Load, opened: Opened): Promise<Loaded> {
-    const { file, handle, sealed } = opened;
-    try {
-      this.#readAhead();
+      if (load.isOver) return { bytes: 0, isWhole: false };
       const turn = this.#options.slices(() => load.claims.length > 0);
-      if (!file.isFirstPage(sealed.subarray(0, pageBytes))) throw new Damaged("the header is another object's");
-      const head = new Uint8Array(file.sizes.headBytes);
-      const isWhole = await file.open(0, sealed.subarray(pageBytes, pageBytes + file.sizes.headSpan), head, turn);
-      const tokenIds = isWhole ? file.tokensOf(head) : undefined;
-      if (tokenIds === undefined) throw new Damaged("segment 0 is not what was written");
-      return await this.#readBlocks(load, opened, tokenIds, turn);
+      return await this.#readBlocks(load, reader, await reader.tokens(turn), turn);
     } finally {
-      await handle.close();
+      await reader.close();
     }
   }
 
-  async #readBlocks(
-    load: Load,
-    { file, handle, sealed: first, blocks }: Opened,
-    tokenIds: Int32Array,
-    turn: Turn,
-  ): Promise<Loaded> {
+  async #readBlocks(load: Load, reader: ObjectReader, tokenIds: Int32Array, turn: Turn): Promise<Loaded> {
     const { shape, cache } = this.#options;
     const { object } = load;
-    const { blockCount, blockSpan } = file.sizes;
     const keys = runBlockKeys(object.previousKey, tokenIds, shape.blockTokens, true);
     if (keys.at(-1) !== object.lastKey) throw new Damaged("the tokens are another chain's");
     const derivation = new Derivation([object.rootKey]);
@@ -360,18 +366,9 @@ export class Loads {
       cache.find(keys[index], contentOf(tokenIds, object.position, index, shape.blockTokens)) !== undefined;
     const plain = new Uint8Array(shape.blocks.bytes);
     let bytes = 0;
-    let sealed = first.subarray(pageBytes + file.sizes.headSpan);
-    let [from, until] = [0, blocks];
-    for (let index = 0; index < blockCount; index++) {
+    for (const index of keys.keys()) {
       if (isThere(index)) continue;
-      if (index >= until) {
-        [from, until] = [index, Math.min(index + blocksAtOnce(blockSpan), blockCount)];
-        sealed = await readAt(handle, file.placeOf(index + 1).at, (until - from) * blockSpan);
-      }
-      const at = (index - from) * blockSpan;
-      if (!(await file.open(index + 1, sealed.subarray(at, at + blockSpan), plain, turn))) {
-        throw new Damaged(`segment ${index + 1} is not what was written`);
-      }
+      await reader.block(index, plain, turn);
       if (isThere(index)) continue;
       // From here to the release nothing else runs.
       const before = index === 0 ? object.previousKey : keys[index - 1];
@@ -394,3 +391,6 @@ export class Loads {
     return this.#hasEmptyPart();
   }
 }
+
+const keysOf = (run: LackingRun, first: number, end: number): readonly BlockKey[] =>
+  Array.from({ length: end - first }, (_, index) => run.keyAt(first + index)).filter((key) => key !== undefined);

@@ -16,15 +16,16 @@ export interface OpsDeps {
   readonly metrics: Metrics;
   /** KV outside the pools. */
   readonly tiers: () => readonly TierBytes[];
-  /** True from the moment the server begins to shut down. */
-  readonly draining: () => boolean;
+  /** `draining` from the moment the server begins to shut down, `warming` while a start reads ahead. */
+  readonly state: { readonly draining: boolean; readonly warming: boolean };
 }
 
 /** What the routes do, for /openapi.json. */
 const about = {
   health: { summary: "This process answers." },
   ready: {
-    summary: "Whether requests can be served: 503 without a ready worker and while the server drains.",
+    summary:
+      "Whether requests can be served: 503 without a ready worker, up to a second longer while a start reads ahead what was kept, and while the server drains.",
     answer: readyAnswer,
   },
   metrics: { summary: "Metrics in Prometheus' text form.", answerTypes: ["text/plain"] },
@@ -32,14 +33,14 @@ const about = {
 };
 
 export function addOpsRoutes(app: Hono<AppEnv>, deps: OpsDeps): void {
-  const { registry } = deps;
+  const { registry, state } = deps;
   // Alive: this process answers. Whether it can serve is /ready's business.
   declare(app, "GET /health", about.health, (context) => context.json({ status: "ok" }));
   declare(app, "GET /ready", about.ready, (context) => {
     const readyCount = registry.ready().length;
-    const ready = readyCount > 0 && !deps.draining();
+    const ready = readyCount > 0 && !state.warming && !state.draining;
     const workers = registry.list().map(({ id, state }) => ({ id, state }));
-    const status = deps.draining() ? "draining" : ready ? "ready" : "not_ready";
+    const status = state.draining ? "draining" : ready ? "ready" : "not_ready";
     return context.json({ status, workers }, ready ? 200 : 503);
   });
   declare(app, "GET /metrics", about.metrics, (context) =>

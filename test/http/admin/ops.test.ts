@@ -11,6 +11,9 @@ describe("operators' routes", () => {
     expect((await rig.app.request("/ready")).status).toBe(503);
     rig.processes[0]?.ready();
     expect((await rig.app.request("/ready")).status).toBe(200);
+    rig.state.warming = true;
+    expect((await rig.app.request("/ready")).status).toBe(503);
+    rig.state.warming = false;
     rig.state.draining = true;
     expect(await (await rig.app.request("/ready")).json()).toMatchObject({ status: "draining" });
     expect((await rig.app.request("/health")).status).toBe(200);

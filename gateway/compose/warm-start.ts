@@ -1,0 +1,161 @@
+/**
+ * What a start does before it says that it is ready, so that the first question after a restart takes hardly longer
+ * than the next ones: the texts of fragments whose KV lies in files are encoded and keyed, those used last first, and
+ * the words that find them are looked up once. Meanwhile the worker loads their KV. Requests that come earlier are
+ * served; nothing waits for this but `/ready`, and that only for a while.
+ */
+import { type KeptFragment, listKeptFragments } from "../../db/kv-objects.ts";
+import type { Db } from "../../db/open.ts";
+import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
+import type { TokenPlan } from "../../worker/contract/messages.ts";
+import type { Log } from "../base/log.ts";
+import { Pace } from "../base/pace.ts";
+import { streamSafe } from "../base/stream-safe.ts";
+import { limits } from "../config.ts";
+import type { CorpusSaltOf } from "../corpus/base/ports.ts";
+import type { Searches } from "../corpus/search/searches.ts";
+import { Placement } from "../dispatch/request/placement.ts";
+import type { KvObjects } from "../kv/objects.ts";
+import type { LowerDocument } from "../lower/plan.ts";
+import type { TextSide } from "./text.ts";
+import type { Workers } from "./workers.ts";
+
+/** Fragments at most, and how many are read from the database at once. */
+const [mostFragments, fragmentsAtOnce] = [1_024, 32];
+/** Fragments that are searched for in their corpora, by so many of their characters. */
+const [mostSearches, questionChars] = [8, 100];
+/** Fragments of a rehearsed prompt, and how often it is rehearsed. */
+const [rehearsedFragments, rounds] = [32, 2];
+/** What a search answers at most. */
+const hits = 50;
+
+export interface WarmStartOptions {
+  readonly db: Db;
+  readonly searches: Pick<Searches, "rank">;
+  readonly corpusSalt: CorpusSaltOf;
+  readonly text: Pick<TextSide, "encodeAhead" | "lowererFor">;
+  readonly workers: Pick<Workers, "supervisor" | "registry" | "residency" | "dispatcher">;
+  readonly kv: Pick<KvObjects, "loaded">;
+  readonly log: Log;
+  readonly state: { warming: boolean };
+}
+
+/** Resolves when all is warm, or has taken long enough. @throws what `firstReady` rejects with */
+export async function warmStart(options: WarmStartOptions): Promise<void> {
+  const { workers, kv, log, state } = options;
+  const work = new WarmStart(options);
+  const encoded = work.encode();
+  // The first requests do what could not be done ahead.
+  encoded.catch((error: unknown) => {
+    const reason = error instanceof Error ? error.message : "unknown failure";
+    log("warn", "texts of kept KV could not be read ahead", { reason });
+  });
+  try {
+    await workers.supervisor.firstReady();
+    const keyed = encoded.then(
+      () => work.key(),
+      () => undefined,
+    );
+    const rehearsed = Promise.all([kv.loaded.promise, keyed])
+      .then(() => work.rehearse())
+      .catch(() => undefined);
+    await Promise.race([rehearsed, Bun.sleep(limits.warmUpMs)]);
+  } finally {
+    work.stop();
+    state.warming = false;
+  }
+}
+
+class WarmStart {
+  readonly #options: WarmStartOptions;
+  readonly #documents: LowerDocument[] = [];
+  readonly #pace = new Pace();
+  /** Before any text is read: what is deleted from here on is not brought back. */
+  readonly #readAtMs = performance.now();
+  #searches = 0;
+  #isOver = false;
+
+  constructor(options: WarmStartOptions) {
+    this.#options = options;
+  }
+
+  stop(): void {
+    this.#isOver = true;
+  }
+
+  async encode(): Promise<void> {
+    for (let skip = 0; skip < mostFragments; skip += fragmentsAtOnce) {
+      const page = listKeptFragments(this.#options.db, skip, fragmentsAtOnce);
+      if (page.length === 0) return;
+      for (const fragment of page) {
+        if (this.#isOver) return;
+        await this.#encode(fragment);
+        await this.#search(fragment);
+        await this.#pace.breathe();
+      }
+    }
+  }
+
+  async key(): Promise<void> {
+    const { text, workers } = this.#options;
+    const card = workers.registry.card();
+    if (card === undefined) return;
+    const lowerer = text.lowererFor(card);
+    for (const document of this.#documents) {
+      if (this.#isOver) return;
+      lowerer.lowerSpan(document);
+      await this.#pace.breathe();
+    }
+  }
+
+  /** Asks over the first fragments that a worker holds, as the first question will. Nobody reads the answer. */
+  async rehearse(): Promise<void> {
+    const { text, workers } = this.#options;
+    const card = workers.registry.card();
+    if (card === undefined) return;
+    const lowerer = text.lowererFor(card);
+    const resident = this.#documents.slice(0, rehearsedFragments).filter((document) => {
+      const key = lowerer.lowerSpan(document).blockKeys.at(-1);
+      return key !== undefined && workers.residency.holders(key).length > 0;
+    });
+    const salt = resident[0]?.salt;
+    if (salt === undefined) return;
+    for (let round = 0; round < rounds && !this.#isOver; round++) {
+      const messages = [{ role: "user", content: `${round}` }] as const;
+      const prompt = { messages, documents: resident, salt, attention: "span" } as const;
+      await lowerer.warm(prompt);
+      await this.#ask(lowerer.lower(prompt));
+    }
+  }
+
+  async #ask(plan: TokenPlan): Promise<void> {
+    const events = this.#options.workers.dispatcher.submit({
+      requestId: `warm_${crypto.randomUUID().replaceAll("-", "")}`,
+      // As of prepared spans: no tenant is charged.
+      tenantId: "",
+      plan,
+      params: { ...prepareOnly, maxTokens: 1 },
+      reuse: true,
+      deadlineMs: limits.warmUpMs,
+      readAtMs: this.#readAtMs,
+      placement: new Placement(undefined),
+    });
+    for await (const _ of events);
+  }
+
+  async #encode({ id, text, corpusId, saltEpoch, tenantId }: KeptFragment): Promise<void> {
+    const document = { id, text, salt: this.#options.corpusSalt(corpusId, saltEpoch, tenantId) };
+    await this.#options.text.encodeAhead(document);
+    this.#documents.push(document);
+  }
+
+  /** Starts a thread that searches, and has it read the pages of the index that questions read. */
+  async #search({ corpusId, corpusSeq, tenantId, text }: KeptFragment): Promise<void> {
+    this.#searches += 1;
+    if (this.#searches > mostSearches) return;
+    const query = streamSafe(text.slice(0, questionChars));
+    const corpora = [{ seq: corpusSeq, id: corpusId }];
+    const search = { corpora, query, byWords: true, vector: undefined, filters: undefined, limit: hits };
+    await this.#options.searches.rank(tenantId, search);
+  }
+}

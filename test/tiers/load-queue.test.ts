@@ -1,0 +1,85 @@
+/** Load or compute: what costs are measured, in whose turn files are loaded, and which way a part goes. */
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { KvObject } from "../../worker/contract/kv-object.ts";
+import { Cost, LoadQueue } from "../../worker/tiers/load-queue.ts";
+import { countUp, submitPlan } from "../engine/plans.ts";
+import { DiskFolder, openWorld, writeSpans } from "./disk-world.ts";
+
+describe("a cost", () => {
+  test("is a guess until something was measured, then what the first units took", () => {
+    const cost = new Cost(7, 100, () => 0);
+    expect(cost.each).toBe(7);
+    cost.note(0, 50);
+    expect(cost.each).toBe(7);
+    cost.note(50, 100);
+    cost.note(50, 300);
+    expect(cost.each).toBe(4);
+  });
+
+  test("follows later measurements slowly, and is drawn back by a tenth a minute", () => {
+    let nowMs = 0;
+    const cost = new Cost(7, 10, () => nowMs);
+    cost.note(10, 20);
+    cost.note(10, 180);
+    expect(cost.each).toBe(4);
+    nowMs = 60_000;
+    expect(cost.each).toBeCloseTo(2 + 2 * 0.9, 9);
+    nowMs = 3_600_000;
+    expect(cost.each).toBeCloseTo(2, 1);
+  });
+});
+
+test("owners are served in turn, each in its own order", () => {
+  const queue = new LoadQueue<{ owner: { number: number }; bytes: number; name: string }>();
+  const load = (number: number, name: string, bytes = 10) => queue.add({ owner: { number }, bytes, name });
+  for (const name of ["a1", "a2", "a3"]) load(1, name);
+  load(2, "b1");
+  load(3, "c1", 25);
+  // Its own 30 bytes, all of the second's, all of the third's.
+  expect(queue.bytesBefore({ number: 1 })).toBe(30 + 10 + 25);
+  // The first owner is not served more often than the second.
+  expect(queue.bytesBefore({ number: 2 })).toBe(10 + 10 + 10);
+  expect(queue.bytesBefore({ number: 9 })).toBe(0);
+  const order = Array.from({ length: 6 }, () => queue.take()?.name);
+  expect(order).toEqual(["a1", "b1", "c1", "a2", "a3", undefined]);
+});
+
+describe("a part of a run", () => {
+  const spans = [countUp(3, 40), countUp(60, 130)];
+  const tokens = 170;
+  let folder: DiskFolder;
+  let objects: KvObject[];
+  beforeAll(async () => {
+    folder = new DiskFolder();
+    objects = await writeSpans(folder.path, spans);
+  });
+  afterAll(() => folder[Symbol.dispose]());
+
+  /** Asks where a token takes so long to be computed. @returns rows that were computed, and objects that were loaded */
+  async function ask(tokenMs: number): Promise<{ rows: number; loaded: number }> {
+    const world = openWorld();
+    world.engine.tiers.disk?.loads.noteStep(1_000, 1_000 * tokenMs);
+    world.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects, warm: false });
+    world.engine.submit(submitPlan("a", { spans, question: countUp(80, 5) }, { params: { maxTokens: 1 } }));
+    await world.settle();
+    return { rows: world.backend.rowCount, loaded: world.messages.filter(({ type }) => type === "loaded").length };
+  }
+
+  test("is loaded where computing takes longer", async () => {
+    expect(await ask(1_000)).toEqual({ rows: 5, loaded: objects.length });
+  });
+
+  test("is computed where loading takes longer", async () => {
+    expect(await ask(1e-9)).toEqual({ rows: 5 + tokens, loaded: 0 });
+  });
+
+  test("goes to the way that ends first: some are loaded while others are computed", async () => {
+    // Files are assumed to take a 200,000th of a millisecond a byte until some were read.
+    const [first] = objects;
+    const fileMs = (2 * 4_096 + Math.ceil((first?.tokenCount ?? 0) / 4) * 4_096) / 200_000;
+    const { rows, loaded } = await ask((fileMs / 40) * 0.9);
+    expect(loaded).toBeGreaterThan(0);
+    expect(rows).toBeGreaterThan(5);
+    expect(rows).toBeLessThan(5 + tokens);
+  });
+});

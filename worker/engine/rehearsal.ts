@@ -1,0 +1,79 @@
+/**
+ * A new process does everything for the first time: code is compiled while it runs, and the first prompt over many
+ * fragments takes several times as long as the tenth. So made-up prompts of that form run through an engine of their
+ * own before the worker says that it is ready. Only their questions are computed: what they find is whatever the pool's
+ * blocks hold, and nobody reads the answers. Nothing of it is counted, found or kept.
+ */
+import { Derivation } from "../cache/derivations.ts";
+import { foldSpan, rootKey, runBlockKeys } from "../contract/block-key.ts";
+import { greedySampling } from "../contract/greedy-sampling.ts";
+import type { PlanRun, SegmentRef, SubmitMessage } from "../contract/messages.ts";
+import { nobody } from "../contract/owners.ts";
+import type { BlockKey, CacheSalt } from "../contract/units.ts";
+import type { EngineOptions } from "./limits.ts";
+import { Engine } from "./loop.ts";
+
+const spanCount = 32;
+const blocksOfSpan = 8;
+const questionTokens = 64;
+/** No more rounds begin after this time, nor after so many. */
+const mostMs = 100;
+const mostRounds = 4;
+/** The keys are an engine's that ends with the rehearsal, so they need not be secret. */
+const salt = "cmVoZWFyc2Fs" as CacheSalt;
+const digest = "rehearsal";
+
+/** @param nowMs of the same clock as the engine's */
+export async function rehearse({ backend, limits, clock }: EngineOptions): Promise<void> {
+  const { blockTokens, blockCount, contextTokens } = backend.shape;
+  const spanTokens = blocksOfSpan * blockTokens;
+  const spans = Math.min(
+    spanCount,
+    Math.floor(blockCount / (2 * blocksOfSpan)),
+    Math.floor((contextTokens - 2 * questionTokens) / spanTokens),
+  );
+  if (spans < 1) return;
+  const texts = Array.from({ length: spans }, (_, index) => new Int32Array(spanTokens).fill(index));
+  const engine = new Engine({ backend, eosTokenIds: [], ...(limits && { limits }), clock, emit: () => undefined });
+  for (const tokenIds of texts) fill(engine, tokenIds, blockTokens);
+  const endMs = clock() + mostMs;
+  for (let round = 0; round < mostRounds && clock() < endMs; round++) {
+    engine.submit(question(round, texts, blockTokens));
+    while (await engine.step());
+  }
+}
+
+const spanRoot = rootKey(digest, salt, "span");
+
+/** Gives blocks the keys of a span, as if it had been computed. */
+function fill({ cache }: Engine, tokenIds: Int32Array, blockTokens: number): void {
+  const keys = runBlockKeys(spanRoot, tokenIds, blockTokens, true);
+  const derivation = new Derivation([spanRoot]);
+  for (const [index, key] of keys.entries()) {
+    const blockId = cache.allocate(nobody);
+    if (blockId === undefined) return;
+    const start = index * blockTokens;
+    const content = { tokenIds, start, end: start + blockTokens, position: start, place: 0 };
+    cache.store(blockId, key, keys[index - 1] ?? spanRoot, content, derivation);
+    cache.release(blockId);
+  }
+}
+
+/** A question over all spans that differs from the others, and an answer of two tokens. */
+function question(round: number, texts: readonly Int32Array[], blockTokens: number): SubmitMessage {
+  const sees: SegmentRef[] = [];
+  let mainKey: BlockKey = rootKey(digest, salt, "main");
+  let position = 0;
+  const runs = texts.map((tokenIds, index): PlanRun => {
+    const blockKeys = runBlockKeys(spanRoot, tokenIds, blockTokens, true);
+    sees.push({ run: index, firstToken: 0, tokenCount: tokenIds.length, offset: position });
+    mainKey = foldSpan(mainKey, blockKeys.at(-1) ?? spanRoot);
+    position += tokenIds.length;
+    return { kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey: spanRoot, spanId: String(index) };
+  });
+  const tokenIds = new Int32Array(questionTokens).fill(round);
+  const blockKeys = runBlockKeys(mainKey, tokenIds, blockTokens, false);
+  const open: PlanRun = { kind: "main", tokenIds, position, sees, blockKeys, rootKey: mainKey };
+  const params = { maxTokens: 2, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
+  return { type: "submit", requestId: `${round}`, plan: { runs: [...runs, open] }, params, reuse: true };
+}

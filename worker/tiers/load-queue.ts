@@ -1,0 +1,132 @@
+/**
+ * How files come to be loaded: in whose turn, what a load costs beside computing, and what is not tried again for a
+ * while.
+ */
+import type { KvOwner } from "../contract/owners.ts";
+
+export interface QueuedLoad {
+  readonly owner: KvOwner;
+  readonly bytes: number;
+}
+
+interface Line<Load> {
+  readonly loads: Load[];
+  bytes: number;
+}
+
+/** Owners are served in turn, so that one with many files does not hold up the others. */
+export class LoadQueue<Load extends QueuedLoad> {
+  /** By the owner's number; the owner whose turn it is comes first. */
+  readonly #lines = new Map<number, Line<Load>>();
+
+  add(load: Load): void {
+    const line = this.#lines.getOrInsertComputed(load.owner.number, () => ({ loads: [], bytes: 0 }));
+    line.loads.push(load);
+    line.bytes += load.bytes;
+  }
+
+  take(): Load | undefined {
+    const [first] = this.#lines;
+    if (first === undefined) return undefined;
+    const [owner, line] = first;
+    const load = line.loads.shift();
+    line.bytes -= load?.bytes ?? 0;
+    this.#lines.delete(owner);
+    if (line.loads.length > 0) this.#lines.set(owner, line);
+    return load;
+  }
+
+  /** Bytes that are loaded before what this owner adds now: its own, and of each other owner at most as many. */
+  bytesBefore({ number }: KvOwner): number {
+    const own = this.#lines.get(number)?.bytes ?? 0;
+    let before = own;
+    for (const [owner, { bytes }] of this.#lines) if (owner !== number) before += Math.min(own, bytes);
+    return before;
+  }
+}
+
+/** Of a new measurement, beside all before it. */
+const newPart = 1 / 8;
+/** What is left after a minute of how far the average is from what the start measured. */
+const leftAMinute = 0.9;
+const minuteMs = 60_000;
+
+/**
+ * Milliseconds for a unit of work: a moving average. It is drawn back to what the first units took, so that what was
+ * slow once is tried again.
+ */
+export class Cost {
+  readonly #probeUnits: number;
+  readonly #nowMs: () => number;
+  #probed = { units: 0, ms: 0 };
+  #each: number;
+  #atMs: number;
+
+  /**
+   * @param guess until something was measured
+   * @param probeUnits the first so many units are what the average is drawn back to
+   */
+  constructor(guess: number, probeUnits: number, nowMs: () => number) {
+    this.#each = guess;
+    this.#probeUnits = probeUnits;
+    this.#nowMs = nowMs;
+    this.#atMs = nowMs();
+  }
+
+  note(units: number, ms: number): void {
+    if (units <= 0) return;
+    if (this.#probed.units < this.#probeUnits) {
+      this.#probed = { units: this.#probed.units + units, ms: this.#probed.ms + ms };
+      this.#each = this.#probed.ms / this.#probed.units;
+    } else this.#each = this.each + (ms / units - this.each) * newPart;
+    this.#atMs = this.#nowMs();
+  }
+
+  get each(): number {
+    const { units, ms } = this.#probed;
+    if (units === 0) return this.#each;
+    const left = leftAMinute ** ((this.#nowMs() - this.#atMs) / minuteMs);
+    return ms / units + (this.#each - ms / units) * left;
+  }
+}
+
+/** After so many failures in a minute nothing is read for a minute. */
+const [mostFailures, restMs] = [8, 60_000];
+
+/** Failures of loads, and what they lead to. */
+export class LoadFaults {
+  readonly #nowMs: () => number;
+  /** Objects that came too late or not whole, and until when nobody waits for them again. */
+  readonly #givenUp = new Map<string, number>();
+  #failures: number[] = [];
+  #restsUntilMs = 0;
+
+  constructor(nowMs: () => number) {
+    this.#nowMs = nowMs;
+  }
+
+  /** Nothing is read now. */
+  get isResting(): boolean {
+    return this.#nowMs() < this.#restsUntilMs;
+  }
+
+  giveUp(objectId: string): void {
+    this.#givenUp.set(objectId, this.#nowMs() + restMs);
+  }
+
+  isGivenUp(objectId: string): boolean {
+    const untilMs = this.#givenUp.get(objectId);
+    if (untilMs === undefined) return false;
+    if (this.#nowMs() < untilMs) return true;
+    this.#givenUp.delete(objectId);
+    return false;
+  }
+
+  note(): void {
+    const nowMs = this.#nowMs();
+    this.#failures = [...this.#failures.filter((atMs) => atMs > nowMs - restMs), nowMs];
+    if (this.#failures.length < mostFailures) return;
+    this.#failures = [];
+    this.#restsUntilMs = nowMs + restMs;
+  }
+}
