@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { planFault } from "../../worker/engine/validate.ts";
+import { planFault } from "../../worker/contract/validate.ts";
 import { greedy } from "../dispatch/rig.ts";
 import { chatRig, post } from "../http/chat-rig.ts";
 import { models, textSide } from "../text/models.ts";

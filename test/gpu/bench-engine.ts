@@ -27,12 +27,12 @@ class TimedBackend implements Backend {
   private readonly marks: readonly (readonly [start: CudaEvent, end: CudaEvent])[];
   private begunCount = 0;
 
-  constructor(inner: CudaBackend, device: CudaDevice, hasHost: boolean) {
+  constructor(inner: CudaBackend, device: CudaDevice, host: HostBlocks | undefined) {
     this.inner = inner;
     this.device = device;
     this.name = inner.name;
     this.shape = inner.shape;
-    if (hasHost && inner.hostBlocks !== undefined) this.hostBlocks = inner.hostBlocks;
+    if (host !== undefined) this.hostBlocks = host;
     const mark = () => new CudaEvent(device.context, { timing: true });
     this.marks = [
       [mark(), mark()],
@@ -101,9 +101,9 @@ export class BenchEngine {
   private readonly messages: WorkerMessage[] = [];
   private submitted = 0;
 
-  /** @param hasHost whether blocks are kept in the host's memory, where the backend has some */
-  constructor(inner: CudaBackend, device: CudaDevice, stepTokens: number, hasHost = false) {
-    this.backend = new TimedBackend(inner, device, hasHost);
+  /** @param host memory of the host that blocks are kept in; undefined: none */
+  constructor(inner: CudaBackend, device: CudaDevice, stepTokens: number, host?: HostBlocks) {
+    this.backend = new TimedBackend(inner, device, host);
     const limits = { stepTokens, prefillTokensBesideDecodes: stepTokens, maxRunningRequests: 64 };
     const emit = (message: WorkerMessage) => void this.messages.push(message);
     const clock = () => performance.now();

@@ -81,13 +81,14 @@ export async function movesBlocks(
       .slice(0, count)
       .map(({ value }) => value);
   };
-  const mostBlocks = Math.min(host.blocksPerCopy, 20);
+  const mostBlocks = Math.min(host.pace.blocksPerCopy, 20);
   let moved = 0;
   for (let round = 0; round < rounds; round++) {
     const blocks = some(random.integer(1, mostBlocks), blockCount).map((blockId) => {
       return { blockId: blockId as BlockId, tokenCount: random.integer(1, blockTokens) };
     });
     const slots = some(blocks.length, slotCount);
+    await device.settled();
     for (const [index, { blockId, tokenCount }] of blocks.entries()) plain.store(blockId, tokenCount, slots[index]);
     const stored = host.store(blocks, slots);
     // A block may be used for something else at once.

@@ -4,6 +4,7 @@
  * $OUT/gpu-tiers.json.
  */
 
+import type { HostBlocks } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaHostBlocks } from "../../worker/backend/cuda/host-blocks.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
@@ -20,9 +21,6 @@ const documentTokens = 512;
 const documentCount = 32;
 const questionTokens = 32;
 const stepTokens = 8_192;
-/** 32 documents take 1,024 blocks; questions, answers and streams have the rest. */
-const poolBlocks = 2_560;
-const hostBlocks = 4_608;
 
 const options = gpuOptions();
 const report = new Report();
@@ -36,8 +34,8 @@ const percentile = (values: readonly number[], part: number): number =>
 async function rateOf(host: CudaHostBlocks, directions: readonly ("store" | "fetch")[]): Promise<number> {
   const count = 64;
   const run = async (direction: "store" | "fetch", lane: number): Promise<void> => {
-    const first = lane * host.blocksPerCopy;
-    const slots = Array.from({ length: host.blocksPerCopy }, (_, index) => first + index);
+    const first = lane * host.pace.blocksPerCopy;
+    const slots = Array.from({ length: host.pace.blocksPerCopy }, (_, index) => first + index);
     for (let round = 0; round < count; round++) {
       if (direction === "fetch") (await host.fetch(slots)).place(slots.map((slot) => slot as BlockId));
       else
@@ -49,10 +47,10 @@ async function rateOf(host: CudaHostBlocks, directions: readonly ("store" | "fet
   };
   const startMs = performance.now();
   const lanes = directions.flatMap((direction, at) =>
-    Array.from({ length: host.copiesAtOnce }, (_, lane) => run(direction, at * host.copiesAtOnce + lane)),
+    Array.from({ length: host.pace.copiesAtOnce }, (_, lane) => run(direction, at * host.pace.copiesAtOnce + lane)),
   );
   await Promise.all(lanes);
-  const bytes = lanes.length * count * host.blocksPerCopy * host.format.bytes;
+  const bytes = lanes.length * count * host.pace.blocksPerCopy * host.format.bytes;
   return (bytes / (performance.now() - startMs)) * 1_000;
 }
 
@@ -85,7 +83,7 @@ async function timeToFirst(engine: BenchEngine, documents: readonly Int32Array[]
 }
 
 async function benchFirstToken(backend: CudaBackend, device: CudaDevice): Promise<string> {
-  const engine = new BenchEngine(backend, device, stepTokens, true);
+  const engine = new BenchEngine(backend, device, stepTokens, backend.hostBlocks);
   // Three sets do not fit into the pool, so the one that is asked for has always left it.
   const sets = Array.from({ length: 4 }, () => documentsOf(engine, documentCount));
   for (const set of sets) await timeToFirst(engine, set, true);
@@ -106,6 +104,7 @@ async function benchFirstToken(backend: CudaBackend, device: CudaDevice): Promis
       some.host.push(await timeToFirst(engine, set, true));
       some.computed.push(await timeToFirst(engine, documentsOf(engine, count), false));
     }
+    await engine.hostSettled();
     report.figure(`first${count}.hostMs`, median(some.host));
     report.figure(`first${count}.computedMs`, median(some.computed));
   }
@@ -118,77 +117,82 @@ async function benchFirstToken(backend: CudaBackend, device: CudaDevice): Promis
 
 /** Times of steps, in which sixteen streams get a token each, while another asks over 32 documents again and again. */
 async function benchBeside(backend: CudaBackend, device: CudaDevice): Promise<string> {
-  const engine = new BenchEngine(backend, device, stepTokens, true);
+  const engine = new BenchEngine(backend, device, stepTokens, backend.hostBlocks);
   const sets = Array.from({ length: 4 }, () => documentsOf(engine, documentCount));
   for (const set of sets) await timeToFirst(engine, set, true);
   await engine.hostSettled();
-  const stepsMs = { loading: [] as number[], resident: [] as number[] };
-  for (let round = 0; round < 6; round++) {
+  const stepsMs = { resident: [] as number[], loading: [] as number[] };
+  for (let round = 0; round < 10; round++) {
     for (const kind of ["resident", "loading"] as const) {
-      for (let i = 0; i < 16; i++) engine.submit([], engine.randomTokens(256), 400, false);
-      const before = engine.requestCount;
+      for (let i = 0; i < 16; i++) engine.submit([], engine.randomTokens(256), 600, false);
       for (let warm = 0; warm < 20; warm++) await engine.step();
-      let asked = 0;
-      const times: number[] = [];
-      while (engine.requestCount >= before - 1 && times.length < 360) {
-        // One request at a time asks; the next begins 25 steps later.
-        if (times.length % 25 === 0) {
+      for (let at = 0, asked = 0; at < 500; at++) {
+        // One request at a time asks; the next begins 25 steps later. What the first one of a round asks for may have
+        // left the device in the round before.
+        if (at % 25 === 0) {
           const set = sets[kind === "resident" ? 0 : asked % sets.length] as readonly Int32Array[];
           engine.submit(set, engine.randomTokens(questionTokens), 1, true);
           asked += 1;
         }
         const step = await engine.step();
-        if (step === undefined) break;
-        times.push(step.wallMs);
+        if (round > 0 && at >= 25 && step !== undefined) stepsMs[kind].push(step.wallMs);
       }
       await engine.settle();
-      if (round > 0) stepsMs[kind].push(...times);
     }
   }
-  const of = (kind: "loading" | "resident") => [
-    report.figure(`beside.${kind}.p50Ms`, percentile(stepsMs[kind], 0.5)),
-    report.figure(`beside.${kind}.p99Ms`, percentile(stepsMs[kind], 0.99)),
-  ];
+  await engine.hostSettled();
+  const lines = Object.entries(stepsMs).flatMap(([kind, times]) => [
+    report.figure(`beside.${kind}.p50Ms`, percentile(times, 0.5)),
+    report.figure(`beside.${kind}.p90Ms`, percentile(times, 0.9)),
+    report.figure(`beside.${kind}.p99Ms`, percentile(times, 0.99)),
+  ]);
   const ratio = percentile(stepsMs.loading, 0.99) / percentile(stepsMs.resident, 0.99);
-  return [...of("resident"), ...of("loading"), report.figure("beside.p99Ratio", ratio)].join(", ");
+  return [...lines, report.figure("beside.p99Ratio", ratio)].join(", ");
 }
 
-/** Requests a second over a working set of four times the pool, four at once, eight documents each. */
-async function benchWorkingSet(backend: CudaBackend, device: CudaDevice): Promise<string> {
-  const requestCount = 96;
-  const rate = async (hasHost: boolean): Promise<number> => {
-    const engine = new BenchEngine(backend, device, stepTokens, hasHost);
-    const documents = documentsOf(engine, 136);
+interface WorkingSet {
+  readonly documents: number;
+  readonly requests: number;
+  readonly answerTokens: number;
+}
+
+/** Requests a second over a working set of four times the pool, sixteen at once, eight documents each. */
+async function benchWorkingSet(backend: CudaBackend, device: CudaDevice, set: WorkingSet): Promise<string> {
+  const rate = async (host: HostBlocks | undefined): Promise<number> => {
+    const engine = new BenchEngine(backend, device, stepTokens, host);
+    const documents = documentsOf(engine, set.documents);
     for (let at = 0; at < documents.length; at += 8) await timeToFirst(engine, documents.slice(at, at + 8), true);
     await engine.hostSettled();
     const random = new Random(1);
     const pick = () => {
       const order = documents.map((document) => ({ document, key: random.integer(0, 1 << 30) }));
-      return order
-        .toSorted((a, b) => a.key - b.key)
-        .slice(0, 8)
-        .map(({ document }) => document);
+      const chosen = order.toSorted((a, b) => a.key - b.key).slice(0, 8);
+      return chosen.map(({ document }) => document);
     };
     const startMs = performance.now();
-    for (let submitted = 0; submitted < requestCount || engine.requestCount > 0; ) {
-      while (submitted < requestCount && engine.requestCount < 4) {
-        engine.submit(pick(), engine.randomTokens(questionTokens), 8, true);
+    for (let submitted = 0; submitted < set.requests || engine.requestCount > 0; ) {
+      while (submitted < set.requests && engine.requestCount < 16) {
+        engine.submit(pick(), engine.randomTokens(questionTokens), set.answerTokens, true);
         submitted += 1;
       }
       await engine.step();
     }
-    return (requestCount / (performance.now() - startMs)) * 1_000;
+    const elapsedMs = performance.now() - startMs;
+    await engine.hostSettled();
+    return (set.requests / elapsedMs) * 1_000;
   };
-  const [host, computed] = [await rate(true), await rate(false)];
+  const [host, computed] = [await rate(backend.hostBlocks), await rate(undefined)];
+  const name = (what: string) => `working${set.answerTokens}.${what}`;
   return [
-    report.figure("working.hostRequestsPerSecond", host),
-    report.figure("working.computedRequestsPerSecond", computed),
-    report.figure("working.ratio", host / computed),
+    report.figure(name("hostRequestsPerSecond"), host),
+    report.figure(name("computedRequestsPerSecond"), computed),
+    report.figure(name("ratio"), host / computed),
   ].join(", ");
 }
 
 async function withModel(
   blocks: number,
+  hostBlocks: number,
   run: (backend: CudaBackend, device: CudaDevice) => Promise<void>,
 ): Promise<void> {
   const device = await openTestDevice(config.headDim, options);
@@ -198,6 +202,7 @@ async function withModel(
   const backend = await openRandomModel(device, config, { kvBytes, maxRows: stepTokens, hostKvBytes });
   console.log(`open after ${(performance.now() - startMs).toFixed(0)} ms, ${hostKvBytes} bytes of host memory`);
   await run(backend, device);
+  await device.settled();
   await backend.dispose();
 }
 
@@ -210,16 +215,24 @@ if (isWanted("twin")) {
   device.close();
 }
 if (["rates", "ttft", "beside"].some(isWanted)) {
-  await withModel(poolBlocks, async (backend, device) => {
+  await withModel(2_560, 4_608, async (backend, device) => {
     if (isWanted("rates")) await report.check("rates", () => benchRates(backend));
     if (isWanted("ttft")) await report.check("first token over 32 x 512", () => benchFirstToken(backend, device));
     if (isWanted("beside")) await report.check("others beside loads", () => benchBeside(backend, device));
   });
 }
 if (isWanted("working")) {
-  // 136 documents take 4,352 blocks; four requests of eight documents just fit.
-  await withModel(1_088, (backend, device) =>
-    report.check("a working set of four pools", () => benchWorkingSet(backend, device)),
-  );
+  // 16 requests over 8 documents of 32 blocks, with questions and answers, just fit; 544 documents are four pools.
+  await withModel(4_352, 18_432, async (backend, device) => {
+    for (const [requests, answerTokens] of [
+      [256, 8],
+      [128, 64],
+    ] as const) {
+      const set = { documents: 544, requests, answerTokens };
+      await report.check(`a working set of four pools, ${answerTokens} tokens an answer`, () =>
+        benchWorkingSet(backend, device, set),
+      );
+    }
+  });
 }
 process.exitCode = await report.end(resultPath(options, "gpu-tiers.json"));

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
-import { planFault } from "../../worker/engine/validate.ts";
+import { planFault } from "../../worker/contract/validate.ts";
 import { models } from "../text/models.ts";
 import {
   assistant,
@@ -39,9 +39,7 @@ async function expectNaive(query: Generate): Promise<void> {
   expect(found).toEqual(new Set([...naive.runTexts].map((text) => naive.tokens(text).join())));
   expect(new Set(plan.runs.map((run) => run.blockKeys.at(-1) ?? run.rootKey)).size).toBe(plan.runs.length);
   expect(indeterminateRuns.size).toBe(0);
-  expect(
-    planFault(submitOf(lowered), { ...card, vocabSize: 400, blockCount: 1_000, kvBytesPerBlock: 1 }),
-  ).toBeUndefined();
+  expect(planFault(submitOf(lowered), { ...card, vocabSize: 400 })).toBeUndefined();
 }
 
 describe("what a plan shows is what the query says", () => {

@@ -4,7 +4,7 @@
  */
 import { describe, expect, test } from "bun:test";
 import type { Query } from "../../gateway/query/ir.ts";
-import { planFault } from "../../worker/engine/validate.ts";
+import { planFault } from "../../worker/contract/validate.ts";
 import { mistralModel, models, ownTokens } from "../text/models.ts";
 import {
   assistant,

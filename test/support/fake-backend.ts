@@ -73,8 +73,8 @@ export interface FakeOptions {
 export class FakeHostBlocks implements HostBlocks {
   readonly format;
   readonly slots: readonly Uint8Array[];
-  readonly blocksPerCopy = 3;
-  readonly copiesAtOnce = 2;
+  readonly pace = { copiesAtOnce: 2, blocksPerCopy: 3 };
+  readonly paceBesideDecodes = { copiesAtOnce: 1, blocksPerCopy: 2 };
   /** Copies in each direction that are under way. */
   underWay = { store: 0, fetch: 0 };
   readonly #mover: BlockMover;
@@ -114,8 +114,8 @@ export class FakeHostBlocks implements HostBlocks {
   }
 
   #begin(direction: "store" | "fetch", count: number): void {
-    if (count < 1 || count > this.blocksPerCopy) throw new RangeError(`a copy of ${count} blocks`);
-    if (++this.underWay[direction] > this.copiesAtOnce) throw new RangeError("too many copies are under way");
+    if (count < 1 || count > this.pace.blocksPerCopy) throw new RangeError(`a copy of ${count} blocks`);
+    if (++this.underWay[direction] > this.pace.copiesAtOnce) throw new RangeError("too many copies are under way");
   }
 
   async #wait(): Promise<void> {

@@ -109,7 +109,7 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
     filesOf("**/*.ts").flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []),
     0,
   ],
-  ["lines in worker/engine", engineFiles.flatMap(linesOf), 2_900],
+  ["lines in worker/engine", engineFiles.flatMap(linesOf), 2_700],
   // Whoever raises this says in the commit why the product needs the lines; whoever cuts lowers it to the next 50.
   ["lines of the product", productFiles.flatMap(linesOf), mostProductLines],
 ];

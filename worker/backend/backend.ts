@@ -55,6 +55,12 @@ export interface FetchedBlocks {
   place(blockIds: readonly (BlockId | undefined)[]): void;
 }
 
+/** At most so many copies in each direction are under way, each of at most so many blocks. */
+export interface CopyPace {
+  readonly copiesAtOnce: number;
+  readonly blocksPerCopy: number;
+}
+
 /**
  * Page-locked memory of the host that holds packed blocks in numbered slots. Copies run beside the steps; they may be
  * begun while steps are in flight.
@@ -63,12 +69,12 @@ export interface HostBlocks {
   readonly format: BlockFormat;
   /** [slots] the memory of each slot, of `format.bytes`. Not to be touched while a copy has it. */
   readonly slots: readonly Uint8Array[];
-  /** Blocks of one copy at most, and how many copies may be under way in each direction. */
-  readonly blocksPerCopy: number;
-  readonly copiesAtOnce: number;
+  readonly pace: CopyPace;
+  /** What a step itself copies waits behind the copies that are under way, so they are fewer and shorter. */
+  readonly paceBesideDecodes: CopyPace;
   /**
-   * Packs blocks, as the steps begun before leave them, into slots. The blocks may be used for something else when the
-   * call has returned; the slots hold them when it resolves, with zeros behind the last token.
+   * Packs blocks that no step in flight writes into slots. They may be used for something else when the call has
+   * returned; the slots hold them when it resolves, with zeros behind the last token.
    * @throws DeviceLost
    */
   store(blocks: readonly FilledBlock[], slots: readonly number[]): Promise<void>;

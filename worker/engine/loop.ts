@@ -9,6 +9,7 @@ import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
+import { planFault } from "../contract/validate.ts";
 import { type Relocation, relocationOf } from "../relocation/relocation.ts";
 import { GrammarTooAmbiguous } from "../sample/byte-automaton.ts";
 import { Constraints } from "../sample/constraints.ts";
@@ -28,7 +29,6 @@ import { Request } from "./request.ts";
 import { Scheduler } from "./scheduler.ts";
 import { isEmpty, rowCount, type StepPlan } from "./step.ts";
 import { StepRunner } from "./step-runner.ts";
-import { planFault } from "./validate.ts";
 
 /** Loads that are late lose their claims, so who waits for them looks again. */
 const longestPauseMs = 50;
@@ -59,7 +59,7 @@ export class Engine {
   #generatedTokens = 0;
   #draining = false;
   #stopped = false;
-  #wake: (() => void) | undefined;
+  readonly #wake = new Wake();
 
   constructor(options: EngineOptions) {
     const { backend, eosTokenIds, limits, clock, emit, debug = false, positions = "deferred" } = options;
@@ -106,14 +106,14 @@ export class Engine {
     }
     this.#requests.set(requestId, request);
     this.#scheduler.add(request);
-    this.#wake?.();
+    this.#wake.call();
   }
 
   /** Ends a request at once; an unknown one (finished meanwhile) is passed over. */
   abort(requestId: string): void {
     const request = this.#requests.get(requestId);
     if (request !== undefined) this.#finish(request, "abort");
-    this.#wake?.();
+    this.#wake.call();
   }
 
   /**
@@ -174,8 +174,9 @@ export class Engine {
    */
   async run(): Promise<void> {
     while (!this.#stopped) {
+      this.#wake.clear();
       if (await this.step()) await new Promise((resolve) => setImmediate(resolve));
-      else await this.#nextMessage();
+      else await this.#wake.sleep();
     }
     await this.#inFlight.end();
   }
@@ -183,7 +184,7 @@ export class Engine {
   /** Ends `run` after the step that it is in. */
   stop(): void {
     this.#stopped = true;
-    this.#wake?.();
+    this.#wake.call();
   }
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
@@ -194,6 +195,7 @@ export class Engine {
       return false;
     }
     const [beganMs, beganAt] = [performance.now(), this.#clock()];
+    this.#wake.clear();
     gaps?.begin();
     this.maskSlices.take([...this.#scheduler.running, ...this.#scheduler.admissible]);
     this.constraints.trim();
@@ -210,8 +212,10 @@ export class Engine {
     for (const request of this.#inFlight.shift()) this.#scheduler.releaseBlocks(request);
     this.#flushEvents();
     if (this.#debug) this.checkInvariants();
-    if (isEmpty(step.plan) && this.tiers.isBusy) await this.#nextLoad();
-    else await gaps?.gap(performance.now() - beganMs);
+    if (isEmpty(step.plan) && this.tiers.isBusy) {
+      gaps?.rest();
+      await this.#wake.sleep(longestPauseMs);
+    } else await gaps?.gap(performance.now() - beganMs);
     return true;
   }
 
@@ -228,9 +232,10 @@ export class Engine {
       ...{ backend, modelDigest, files, clock, emit: this.#emit, events: this.#events },
       ...{ pool: this.#pool, cache: this.cache, blockTokens: backend.shape.blockTokens },
       reservedBlocks: () => this.#scheduler.reservedBlocks,
+      isDecoding: () => this.#scheduler.running.some(({ decoding }) => decoding),
       onChange: () => {
         this.#flushEvents();
-        this.#wake?.();
+        this.#wake.call();
       },
     });
   }
@@ -333,22 +338,31 @@ export class Engine {
     const events = this.#events.take();
     if (events.length > 0) this.#emit({ type: "kv", events });
   }
+}
 
-  /** All that runs waits for files: sleeps until something came, or a little while. */
-  async #nextLoad(): Promise<void> {
-    this.tiers.gaps?.rest();
-    await new Promise<void>((resolve) => {
-      this.#wake = resolve;
-      setTimeout(resolve, longestPauseMs);
-    });
-    this.#wake = undefined;
+/** Lets one loop sleep until there is something to do. A call that comes before the loop sleeps is not lost. */
+class Wake {
+  #isCalled = false;
+  #resolve: (() => void) | undefined;
+
+  call(): void {
+    this.#isCalled = true;
+    this.#resolve?.();
   }
 
-  async #nextMessage(): Promise<void> {
-    if (this.#requests.size > 0 || this.#stopped) return;
-    await new Promise<void>((resolve) => {
-      this.#wake = resolve;
-    });
-    this.#wake = undefined;
+  /** What was called for until now is seen to. */
+  clear(): void {
+    this.#isCalled = false;
+  }
+
+  /** Resolves when it was called since `clear`, or after that time. */
+  async sleep(limitMs?: number): Promise<void> {
+    if (this.#isCalled) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#resolve = resolve;
+    const timer = limitMs === undefined ? undefined : setTimeout(resolve, limitMs);
+    await promise;
+    clearTimeout(timer);
+    this.#resolve = undefined;
   }
 }

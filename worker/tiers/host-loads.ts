@@ -19,8 +19,13 @@ export interface HostLoadsOptions {
   readonly pool: BlockPool;
   readonly cache: PrefixCache;
   readonly reservedBlocks: () => number;
+  /** Whether requests decode, whose steps copies hold up. */
+  readonly isDecoding: () => boolean;
   readonly onChange: () => void;
 }
+
+/** Blocks in line, beside the first one of each run: more than come in a step, and not so many that a step waits. */
+const mostQueued = 256;
 
 interface Load {
   readonly key: BlockKey;
@@ -30,6 +35,11 @@ interface Load {
   readonly owner: KvOwner;
   /** Has a reference until the load ends, so that it is not evicted meanwhile. */
   readonly slot: BlockId;
+  readonly waiting: Waiting;
+}
+
+/** Who waits for blocks of a run. */
+interface Waiting {
   readonly requesters: Set<Requester>;
   readonly runs: Set<LackingRun>;
 }
@@ -47,9 +57,12 @@ export class HostLoads {
   readonly #loads = new Map<BlockKey, Load>();
   /** What has not begun, by tenant; the tenant whose turn it is is the first. */
   readonly #queues = new Map<number, Load[]>();
+  #queued = 0;
   readonly #wanted = new WeakMap<LackingRun, Wanted>();
   readonly #derivations = new DerivationTwins();
   #copies = 0;
+  /** Resolves when the copy that was begun last has arrived. */
+  #arrival: Promise<void> = Promise.resolve();
 
   constructor(options: HostLoadsOptions) {
     this.#options = options;
@@ -85,6 +98,7 @@ export class HostLoads {
     const wanted = this.#wanted.get(run);
     if (wanted === undefined) this.#touch(run);
     const had = run.blocks.length;
+    let waiting: Waiting | undefined;
     // A run that has fewer blocks than before was preempted.
     let index = wanted === undefined || had < wanted.had ? had : Math.max(had, wanted.blocks);
     for (; index < run.blockCount; index++) {
@@ -92,21 +106,24 @@ export class HostLoads {
       if (key === undefined) break;
       const known = this.#loads.get(key);
       if (known !== undefined) {
-        known.requesters.add(requester);
-        known.runs.add(run);
+        known.waiting.requesters.add(requester);
+        known.waiting.runs.add(run);
         continue;
       }
       if (cache.has(key)) continue;
       const slot = run.isResident(index, hostCache) ? hostCache.blockOf(key) : undefined;
       // Chains come from the first block on, so what follows a hole is of no use.
       if (slot === undefined) break;
+      // Its first block is claimed in any case, and so nobody computes what follows; the rest is looked for later.
+      if (waiting !== undefined && this.#queued >= mostQueued) break;
+      waiting ??= { requesters: new Set([requester]), runs: new Set([run]) };
       const { rootKey } = run.plan;
       const previousKey = index === 0 ? rootKey : (run.keyAt(index - 1) ?? rootKey);
       hostCache.retain(slot);
-      const [requesters, runs] = [new Set([requester]), new Set([run])];
-      const load: Load = { key, previousKey, rootKey, owner: run.owner, slot, requesters, runs };
+      const load: Load = { key, previousKey, rootKey, owner: run.owner, slot, waiting };
       this.#loads.set(key, load);
       this.#queues.getOrInsertComputed(run.owner.number, () => []).push(load);
+      this.#queued += 1;
     }
     this.#wanted.set(run, { blocks: index, had });
   }
@@ -114,7 +131,7 @@ export class HostLoads {
   /** What is found on the device is in use below too: otherwise it would go first here because it is never loaded. */
   #touch(run: LackingRun): void {
     const { hostCache } = this.#options;
-    for (let index = run.blockCount - 1; index >= 0; index--) {
+    for (let index = run.blocks.length - 1; index >= 0; index--) {
       const key = run.keyAt(index);
       const slot = key === undefined ? undefined : hostCache.blockOf(key);
       if (slot === undefined) continue;
@@ -124,9 +141,10 @@ export class HostLoads {
   }
 
   #begin(): void {
-    const { blocks } = this.#options;
-    while (this.#copies < blocks.copiesAtOnce) {
-      const loads = this.#nextLoads(blocks.blocksPerCopy);
+    const { blocks, isDecoding } = this.#options;
+    for (;;) {
+      const { copiesAtOnce, blocksPerCopy } = isDecoding() ? blocks.paceBesideDecodes : blocks.pace;
+      const loads = this.#copies < copiesAtOnce ? this.#nextLoads(blocksPerCopy) : [];
       if (loads.length === 0) return;
       void this.#bring(loads);
     }
@@ -134,7 +152,9 @@ export class HostLoads {
 
   #nextLoads(count: number): Load[] {
     for (const [owner, queue] of this.#queues) {
-      const loads = queue.splice(0, count).filter((load) => this.#loads.get(load.key) === load);
+      const taken = queue.splice(0, count);
+      this.#queued -= taken.length;
+      const loads = taken.filter((load) => this.#loads.get(load.key) === load);
       // Whoever was served comes last.
       this.#queues.delete(owner);
       if (queue.length > 0) this.#queues.set(owner, queue);
@@ -148,7 +168,12 @@ export class HostLoads {
     this.#copies += 1;
     const beganMs = performance.now();
     for (const { slot } of loads) hostCache.retain(slot);
+    const before = this.#arrival;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#arrival = promise;
     const { place } = await blocks.fetch(loads.map(({ slot }) => slot));
+    // A chain that is continued before it is there would be dropped.
+    await before;
     for (const { slot } of loads) hostCache.release(slot);
     this.#copies -= 1;
     // From here to the releases nothing else runs.
@@ -162,6 +187,7 @@ export class HostLoads {
     }
     this.counts.ms += performance.now() - beganMs;
     for (const load of loads) this.#end(load);
+    resolve();
     this.#begin();
     onChange();
   }
@@ -188,8 +214,8 @@ export class HostLoads {
   }
 
   /** Whether a free block may be used: one that was reserved for a request that waits, or one that holds nothing. */
-  #mayTake({ requesters }: Load): boolean {
-    for (const { reservedBlocks } of requesters) if (reservedBlocks > 0) return true;
+  #mayTake({ waiting }: Load): boolean {
+    for (const { reservedBlocks } of waiting.requesters) if (reservedBlocks > 0) return true;
     const { pool, cache, reservedBlocks } = this.#options;
     return pool.availableCount - cache.cachedFreeCount > reservedBlocks();
   }
@@ -200,7 +226,7 @@ export class HostLoads {
     if (this.#loads.get(load.key) !== load) return;
     this.#loads.delete(load.key);
     hostCache.release(load.slot);
-    if (!cache.has(load.key)) for (const run of load.runs) this.#lookAgain(run);
+    if (!cache.has(load.key)) for (const run of load.waiting.runs) this.#lookAgain(run);
   }
 
   #lookAgain(run: LackingRun): void {

@@ -23,6 +23,8 @@ export interface HostTierOptions {
   readonly events: KvEvents;
   /** Device blocks promised to running requests and not taken yet. */
   readonly reservedBlocks: () => number;
+  /** Whether requests decode, whose steps copies hold up. */
+  readonly isDecoding: () => boolean;
   readonly clock: () => number;
   /** Called when blocks were brought to the device, or came to the host. */
   readonly onChange: () => void;
@@ -122,9 +124,10 @@ export class HostTier {
   }
 
   #copyDown(): void {
-    const { blocks } = this.#options;
-    while (this.#waiting.size > 0 && this.#copies < blocks.copiesAtOnce) {
-      const stores = this.#takeStores(blocks.blocksPerCopy);
+    const { blocks, isDecoding } = this.#options;
+    const { copiesAtOnce, blocksPerCopy } = isDecoding() ? blocks.paceBesideDecodes : blocks.pace;
+    while (this.#waiting.size > 0 && this.#copies < copiesAtOnce) {
+      const stores = this.#takeStores(blocksPerCopy);
       if (stores.length > 0) void this.#copy(stores);
     }
     if (this.#waiting.size + this.#stores.size === 0) for (const resolve of this.#whenSettled.splice(0)) resolve();

@@ -2,11 +2,11 @@
 
 import type {
   ComputeDevice,
-  CopyStream,
   DeviceBuffer,
   HostArray,
   Launch,
   Recording,
+  SideStream,
   StreamMark,
 } from "../../../worker/backend/cuda/device/device.ts";
 import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
@@ -90,9 +90,12 @@ export class EmulatedDevice implements ComputeDevice {
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {
     // The real packing checks number and type of every argument.
     new PackedArguments(name, kernelSignatures[name] as Signature, values as unknown as ArgumentsOf<Signature>);
-    return ({ grid }) => {
+    return ({ grid, stream }) => {
       for (const extent of grid) if (!(Number(extent) >= 1)) throw new RangeError(`grid ${grid} of "${name}"`);
-      this.put(name, () => emulate(this.memory, name, values as readonly unknown[], grid as readonly number[]));
+      const work = () => emulate(this.memory, name, values as readonly unknown[], grid as readonly number[]);
+      const side = stream && this.sides.get(stream);
+      if (side === undefined) this.put(name, work);
+      else side.put(work);
     };
   }
 
@@ -160,22 +163,26 @@ export class EmulatedDevice implements ComputeDevice {
   }
 
   private readonly stream = new EmulatedStream();
+  private readonly sides = new WeakMap<SideStream, EmulatedStream>();
 
   mark(): EmulatedMark {
     return this.stream.mark();
   }
 
-  copyStream(): CopyStream {
+  waitFor(mark: StreamMark): void {
+    this.stream.put((mark as EmulatedMark).place());
+  }
+
+  sideStream(): SideStream {
     const stream = new EmulatedStream();
-    return {
+    const side: SideStream = {
       copyIn: (target, source) => stream.put(() => this.readHost(target, source)),
       copyOut: (target, source) => stream.put(() => this.writeHost(target, source)),
-      waitFor: (mark) => {
-        const before = (mark as EmulatedMark).place();
-        stream.put(before);
-      },
+      waitFor: (mark) => stream.put((mark as EmulatedMark).place()),
       mark: () => stream.mark(),
     };
+    this.sides.set(side, stream);
+    return side;
   }
 
   /** Work runs only now: what a launch reads of the host must still be there. */

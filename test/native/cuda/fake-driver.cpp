@@ -141,7 +141,7 @@ API i32 cuMemsetD8Async(u64 target, uint8_t value, u64 bytes, Stream *stream) {
   return status;
 }
 
-API i32 cuStreamCreate(Stream **out, uint32_t flags) { *out = new Stream; return made(note("cuStreamCreate", text(flags))); }
+API i32 cuStreamCreateWithPriority(Stream **out, uint32_t flags, i32) { *out = new Stream; return made(note("cuStreamCreateWithPriority", text(flags))); }
 API i32 cuStreamDestroy_v2(Stream *stream) { delete stream; return gone(note("cuStreamDestroy_v2", "")); }
 API i32 cuStreamSynchronize(Stream *stream) { return stream->recording != nullptr ? 900 : note("cuStreamSynchronize", ""); }
 API i32 cuStreamWaitEvent(Stream *stream, u64 *, uint32_t) { return stream->recording != nullptr ? 900 : note("cuStreamWaitEvent", ""); }

@@ -1,26 +1,38 @@
 /**
  * Packed blocks in page-locked memory of the host. The pool has a block in pieces, one in each layer, which the copy
- * engine would move one by one; so a kernel gathers or scatters them within the device, in the stream of the steps, and
- * the copy engine moves whole blocks between the host and staging memory beside the pool, in streams of their own. A
- * kernel takes some microseconds for what a copy takes 0.3 ms for, and its place in the stream alone keeps it apart from
- * the steps: no block is held while a copy runs.
+ * engine would move one by one; so a kernel gathers or scatters them within the device, and the copy engine moves whole
+ * blocks between the host and staging memory beside the pool. A kernel takes some microseconds for what a copy takes
+ * 0.3 ms for, so no block of the pool is held while a copy runs.
+ *
+ * Kernels have a stream of their own, since in that of the steps they would wait for the steps in flight. Those neither
+ * write a block that can be found nor have one that is free; steps that begin later wait for the kernel.
  */
 import type { BlockId } from "../../contract/units.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import { type BlockFormat, DeviceLost, type FetchedBlocks, type FilledBlock, type HostBlocks } from "../backend.ts";
-import type { ComputeDevice, CopyStream, DeviceBuffer, StreamMark } from "./device/device.ts";
+import {
+  type BlockFormat,
+  type CopyPace,
+  DeviceLost,
+  type FetchedBlocks,
+  type FilledBlock,
+  type HostBlocks,
+} from "../backend.ts";
+import type { ComputeDevice, DeviceBuffer, SideStream, StreamMark } from "./device/device.ts";
 import { mostMovedBlocks } from "./device/kernels.ts";
 import { type DevicePool, kvBytesPerBlock } from "./pool.ts";
 
 /** Bytes of one part of the staging memory, unless a block is larger. */
 const partBytes = 16 << 20;
+/** Beside decodes a copy has so many bytes, unless a block is larger, and so many are under way: 0.2 ms of copies. */
+const [bytesBesideDecodes, copiesBesideDecodes] = [5 << 20, 2];
 /** Parts for each direction: while one is filled, others are under way. */
 const partsEachWay = 4;
 /** The host's memory is taken in pieces, because one address range of all of it may not be had. */
 const slabBytes = 1 << 30;
 
 /** Bytes of staging memory on the device. */
-export const stagingBytes = (blockBytes: number): number => 2 * partsEachWay * blocksOfPart(blockBytes) * blockBytes;
+export const stagingBytes = (blockBytes: number): number =>
+  2 * partsEachWay * blocksIn(partBytes, blockBytes) * blockBytes;
 
 /** K and V of a head, token after token. */
 const layout = 2;
@@ -33,14 +45,14 @@ export function blockFormatOf(device: ComputeDevice, config: ModelConfig, blockT
   return { name, bytes, layers, kvHeads, headDim, layout, element: bfloat16, codec: 0 };
 }
 
-const blocksOfPart = (blockBytes: number): number =>
-  Math.max(1, Math.min(mostMovedBlocks, Math.floor(partBytes / blockBytes)));
+const blocksIn = (bytes: number, blockBytes: number): number =>
+  Math.max(1, Math.min(mostMovedBlocks, Math.floor(bytes / blockBytes)));
 
 interface Part {
   readonly buffer: DeviceBuffer;
   /** In the stream of copies: its copy is done. */
   readonly copied: StreamMark;
-  /** In the stream of steps: its kernel is done. */
+  /** In the stream of kernels: its kernel is done. */
   readonly moved: StreamMark;
 }
 
@@ -56,11 +68,12 @@ export interface HostBlocksParts {
 export class CudaHostBlocks implements HostBlocks {
   readonly format: BlockFormat;
   readonly slots: readonly Uint8Array[];
-  readonly blocksPerCopy: number;
-  readonly copiesAtOnce = partsEachWay;
+  readonly pace: CopyPace;
+  readonly paceBesideDecodes: CopyPace;
   readonly #parts: HostBlocksParts;
-  readonly #toHost: CopyStream;
-  readonly #toDevice: CopyStream;
+  readonly #kernels: SideStream;
+  readonly #toHost: SideStream;
+  readonly #toDevice: SideStream;
   readonly #storing: Part[];
   readonly #fetching: Part[];
 
@@ -69,13 +82,16 @@ export class CudaHostBlocks implements HostBlocks {
     const { device, format, hostBytes } = parts;
     this.#parts = parts;
     this.format = format;
-    this.blocksPerCopy = blocksOfPart(format.bytes);
-    this.#toHost = device.copyStream();
-    this.#toDevice = device.copyStream();
-    const partsOf = (name: string, stream: CopyStream): Part[] =>
+    this.pace = { copiesAtOnce: partsEachWay, blocksPerCopy: blocksIn(partBytes, format.bytes) };
+    const blocksPerCopy = blocksIn(bytesBesideDecodes, format.bytes);
+    this.paceBesideDecodes = { copiesAtOnce: copiesBesideDecodes, blocksPerCopy };
+    this.#kernels = device.sideStream(true);
+    this.#toHost = device.sideStream();
+    this.#toDevice = device.sideStream();
+    const partsOf = (name: string, stream: SideStream): Part[] =>
       Array.from({ length: partsEachWay }, () => {
-        const buffer = device.allocate(name, this.blocksPerCopy * format.bytes);
-        return { buffer, copied: stream.mark(), moved: device.mark() };
+        const buffer = device.allocate(name, this.pace.blocksPerCopy * format.bytes);
+        return { buffer, copied: stream.mark(), moved: this.#kernels.mark() };
       });
     this.#storing = partsOf("blocks for the host", this.#toHost);
     this.#fetching = partsOf("blocks from the host", this.#toDevice);
@@ -86,7 +102,6 @@ export class CudaHostBlocks implements HostBlocks {
     const part = takePart(this.#storing);
     const { bytes } = this.format;
     this.#launch("pack_blocks", part, blocks);
-    part.moved.set();
     this.#toHost.waitFor(part.moved);
     for (const [index, slot] of slots.entries()) {
       this.#toHost.copyOut(this.slots[slot], part.buffer.slice(index * bytes, bytes));
@@ -99,7 +114,7 @@ export class CudaHostBlocks implements HostBlocks {
   async fetch(slots: readonly number[]): Promise<FetchedBlocks> {
     const part = takePart(this.#fetching);
     const { bytes } = this.format;
-    // What was in it before has to be in the pool.
+    // What was in it before has to be in the pool by then.
     this.#toDevice.waitFor(part.moved);
     for (const [index, slot] of slots.entries()) {
       this.#toDevice.copyIn(part.buffer.slice(index * bytes, bytes), this.slots[slot]);
@@ -109,13 +124,16 @@ export class CudaHostBlocks implements HostBlocks {
     const place = (blockIds: readonly (BlockId | undefined)[]): void => {
       const blocks = blockIds.map((blockId) => ({ blockId: blockId ?? -1, tokenCount: 0 }));
       if (blocks.some(({ blockId }) => blockId >= 0)) this.#launch("unpack_blocks", part, blocks);
-      part.moved.set();
       this.#fetching.push(part);
     };
     return { place };
   }
 
-  #launch(kernel: "pack_blocks" | "unpack_blocks", { buffer }: Part, blocks: readonly NumberedBlock[]): void {
+  #launch(
+    kernel: "pack_blocks" | "unpack_blocks",
+    { buffer, moved: done }: Part,
+    blocks: readonly NumberedBlock[],
+  ): void {
     const { device, pool, format, blockTokens } = this.#parts;
     const moved = new Int32Array(2 * mostMovedBlocks);
     for (const [index, { blockId, tokenCount }] of blocks.entries()) {
@@ -130,7 +148,9 @@ export class CudaHostBlocks implements HostBlocks {
       kernel === "pack_blocks"
         ? device.prepare(kernel, list, pool.memory, layerStride, layerVectors, rowVectors, blockTokens, buffer)
         : device.prepare(kernel, list, buffer, pool.memory, layerStride, layerVectors);
-    launch({ grid: [blocks.length, format.layers], blockThreads: 256 });
+    launch({ grid: [blocks.length, format.layers], blockThreads: 256, stream: this.#kernels });
+    done.set();
+    device.waitFor(done);
   }
 }
 

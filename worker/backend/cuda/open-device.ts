@@ -20,7 +20,7 @@ import {
 import { type CudaKernel, CudaModule } from "../../native/cuda/module.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
 import { encodeTensorMap } from "../../native/cuda/tensor-map.ts";
-import type { ComputeDevice, CopyStream, Launch, Recording, StreamMark } from "./device/device.ts";
+import type { ComputeDevice, Launch, Recording, SideStream, StreamMark } from "./device/device.ts";
 import { type KernelName, kernelFile, kernelSignatures } from "./device/kernels.ts";
 import { bytesText } from "./pool.ts";
 
@@ -85,6 +85,38 @@ class EventMark implements StreamMark {
 
   close(): void {
     this.event.close();
+  }
+}
+
+/** @throws TypeError when another kind of device made the mark */
+function eventOf(mark: StreamMark): CudaEvent {
+  if (!(mark instanceof EventMark)) throw new TypeError("the mark is of another device");
+  return mark.event;
+}
+
+class CudaSideStream implements SideStream {
+  readonly handle: CudaStream;
+  readonly #own: (mark: EventMark) => EventMark;
+
+  constructor(stream: CudaStream, own: (mark: EventMark) => EventMark) {
+    this.handle = stream;
+    this.#own = own;
+  }
+
+  copyIn(target: DeviceBuffer, source: HostArray): void {
+    copyToDevice(this.handle, target, source);
+  }
+
+  copyOut(target: HostArray, source: DeviceBuffer): void {
+    copyToHost(this.handle, target, source);
+  }
+
+  waitFor(mark: StreamMark): void {
+    this.handle.waitFor(eventOf(mark));
+  }
+
+  mark(): StreamMark {
+    return this.#own(new EventMark(this.handle));
   }
 }
 
@@ -161,8 +193,10 @@ export class CudaDevice implements ComputeDevice {
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {
     const kernel = this.#kernel(name);
     const packed = kernel.pack(...(values as unknown as ArgumentsOf<Signature>));
-    return ({ grid, blockThreads, sharedBytes, overlapsPrevious }) =>
-      kernel.launch(this.stream, { grid, block: [blockThreads], sharedBytes, overlapsPrevious }, packed);
+    return ({ grid, blockThreads, sharedBytes, overlapsPrevious, stream }) => {
+      const queue = stream instanceof CudaSideStream ? stream.handle : this.stream;
+      kernel.launch(queue, { grid, block: [blockThreads], sharedBytes, overlapsPrevious }, packed);
+    };
   }
 
   allowSharedBytes(name: KernelName, bytes: number): void {
@@ -219,17 +253,12 @@ export class CudaDevice implements ComputeDevice {
     return this.#own(new EventMark(this.stream));
   }
 
-  copyStream(): CopyStream {
-    const stream = this.#own(new CudaStream(this.context));
-    return {
-      copyIn: (target, source) => copyToDevice(stream, target, source),
-      copyOut: (target, source) => copyToHost(stream, target, source),
-      waitFor(mark) {
-        if (!(mark instanceof EventMark)) throw new TypeError("the mark is of another device");
-        stream.waitFor(mark.event);
-      },
-      mark: () => this.#own(new EventMark(stream)),
-    };
+  waitFor(mark: StreamMark): void {
+    this.stream.waitFor(eventOf(mark));
+  }
+
+  sideStream(isUrgent = false): SideStream {
+    return new CudaSideStream(this.#own(new CudaStream(this.context, isUrgent)), (thing) => this.#own(thing));
   }
 
   settled(): Promise<void> {

@@ -38,7 +38,7 @@ const driverSymbols = {
     args: ["ptr", "i32", "u32", "u64", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"],
     returns: "i32",
   },
-  cuStreamCreate: { args: ["ptr", "u32"], returns: "i32" },
+  cuStreamCreateWithPriority: { args: ["ptr", "u32", "i32"], returns: "i32" },
   cuStreamDestroy_v2: { args: ["ptr"], returns: "i32" },
   cuStreamWaitEvent: { args: ["ptr", "ptr", "u32"], returns: "i32" },
   cuStreamSynchronize: { args: ["ptr"], returns: "i32" },

@@ -6,14 +6,18 @@ import type { CudaEvent } from "./event.ts";
 
 /** Flag of cuda.h: the stream does not wait for the legacy default stream. */
 const nonBlocking = 1;
+/** Lower goes first; the driver takes its own limit for what is below that. */
+const highestPriority = -100;
 
 export class CudaStream {
   readonly context: CudaContext;
   readonly handle: Pointer;
 
-  constructor(context: CudaContext) {
+  /** @param isUrgent its kernels get free multiprocessors before those of other streams */
+  constructor(context: CudaContext, isUrgent = false) {
+    const priority = isUrgent ? highestPriority : 0;
     this.context = context;
-    this.handle = openHandle((out) => context.driver.call("cuStreamCreate", out, nonBlocking));
+    this.handle = openHandle((out) => context.driver.call("cuStreamCreateWithPriority", out, nonBlocking, priority));
   }
 
   /** Puts the event's mark behind everything that is in the stream now. */

@@ -23,6 +23,8 @@ export interface LaunchSize {
    * (kernels/cuda/common.cuh).
    */
   readonly overlapsPrevious?: boolean;
+  /** Where the launch goes instead of the stream of the steps. */
+  readonly stream?: SideStream;
 }
 
 /** A kernel with its arguments, ready to be launched. */
@@ -42,8 +44,8 @@ export interface StreamMark {
   reached(): Promise<void>;
 }
 
-/** A stream for copies that run beside the steps. */
-export interface CopyStream {
+/** A stream beside the one of the steps. */
+export interface SideStream {
   copyIn(target: DeviceBuffer, source: HostArray): void;
   copyOut(target: HostArray, source: DeviceBuffer): void;
   /** What is put into this stream from now on begins when everything before the mark, of any stream, is done. */
@@ -92,8 +94,13 @@ export interface ComputeDevice {
   capture(record: () => void): Recording;
   /** A new mark at the stream's beginning; the device owns and frees it. */
   mark(): StreamMark;
-  /** A new stream beside the one of the steps; the device owns and frees it. */
-  copyStream(): CopyStream;
+  /** Steps that begin from now on begin when everything before the mark, of any stream, is done. */
+  waitFor(mark: StreamMark): void;
+  /**
+   * A new stream beside the one of the steps; the device owns and frees it.
+   * @param isUrgent its kernels go before those of steps wherever there is room for a thread block
+   */
+  sideStream(isUrgent?: boolean): SideStream;
   /** Resolves when all that was put into the stream so far is done. @throws CudaError after a device fault */
   settled(): Promise<void>;
   close(): void;

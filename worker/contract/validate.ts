@@ -2,22 +2,19 @@
  * Whether a submitted request is one this engine can take. The gateway checks too; a number that crossed a
  * process border is checked again before work begins. Answers the first fault as a sentence.
  */
-import type { BackendShape } from "../backend/backend.ts";
-import { type ByteGrammar, endOfRule, firstRuleSymbol } from "../contract/grammar.ts";
-import { limits } from "../contract/limits.ts";
-import type {
-  BlendPlan,
-  GenerateParams,
-  PlanRun,
-  SamplingParams,
-  SegmentRef,
-  SubmitMessage,
-} from "../contract/messages.ts";
-import { retentionTimesMs } from "../contract/owners.ts";
-import { blockCountForTokens, fullBlockCount } from "../contract/units.ts";
+
+import { type ByteGrammar, endOfRule, firstRuleSymbol } from "./grammar.ts";
+import { limits } from "./limits.ts";
+import type { BlendPlan, GenerateParams, PlanRun, SamplingParams, SegmentRef, SubmitMessage } from "./messages.ts";
+import type { ModelCard } from "./model-card.ts";
+import { retentionTimesMs } from "./owners.ts";
+import { blockCountForTokens, fullBlockCount } from "./units.ts";
 
 const maxLogitBiases = 1_024;
 const blockKeyChars = 32;
+
+/** What of a model bounds a request. */
+type Shape = Pick<ModelCard, "vocabSize" | "contextTokens" | "blockTokens" | "blends">;
 
 class Fault extends Error {}
 
@@ -42,7 +39,7 @@ function listOf(value: unknown, maxLength: number, name: string): void {
 }
 
 /** @returns what is wrong, or undefined when the message can be served by a backend of this shape. */
-export function planFault(message: SubmitMessage, shape: BackendShape): string | undefined {
+export function planFault(message: SubmitMessage, shape: Shape): string | undefined {
   try {
     checkRequestId(message.requestId);
     check(typeof message.reuse === "boolean", () => "reuse is not true or false");
@@ -62,7 +59,7 @@ function checkRequestId(requestId: unknown): void {
   check(holds, () => `requestId is not a string of 1 to ${limits.maxRequestIdChars} characters`);
 }
 
-function checkRuns({ plan, params, closeTokenIds }: SubmitMessage, shape: BackendShape): void {
+function checkRuns({ plan, params, closeTokenIds }: SubmitMessage, shape: Shape): void {
   const { runs } = plan;
   listOf(runs, limits.maxRuns, "plan.runs");
   check(runs.length > 0, () => "plan.runs is empty");
@@ -119,7 +116,7 @@ function checkOwners({ owners: named, retention = 0, plan }: SubmitMessage): voi
 }
 
 /** The closing tokens, and one generated token before them, have room in the context. */
-function checkClosing({ plan, params, closeTokenIds }: SubmitMessage, shape: BackendShape): void {
+function checkClosing({ plan, params, closeTokenIds }: SubmitMessage, shape: Shape): void {
   if (closeTokenIds === undefined) return;
   const { vocabSize, blockTokens, contextTokens } = shape;
   check(closeTokenIds instanceof Int32Array, () => "closeTokenIds is not an Int32Array");
@@ -132,7 +129,7 @@ function checkClosing({ plan, params, closeTokenIds }: SubmitMessage, shape: Bac
   check(end <= contextTokens, () => sentence);
 }
 
-function checkRun(run: PlanRun, name: string, open: boolean, shape: BackendShape): void {
+function checkRun(run: PlanRun, name: string, open: boolean, shape: Shape): void {
   const { tokenIds, position, blockKeys } = run;
   check(run.kind === "span" || run.kind === "main", () => `${name}.kind is neither "span" nor "main"`);
   check(run.spanId === undefined || typeof run.spanId === "string", () => `${name}.spanId is not a string`);

@@ -2,10 +2,10 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
-import { planFault } from "../../worker/engine/validate.ts";
+import { planFault } from "../../worker/contract/validate.ts";
+import { TinyWorld } from "../engine/harness.ts";
+import { blendRuns, countUp, makeRuns, submitRuns } from "../engine/plans.ts";
 import { fakeShape } from "../support/fake-backend.ts";
-import { TinyWorld } from "./harness.ts";
-import { blendRuns, countUp, makeRuns, submitRuns } from "./plans.ts";
 
 const parts = { system: countUp(1, 5), spans: [countUp(20, 6)], question: countUp(60, 5) };
 const runs = makeRuns(parts, true);
