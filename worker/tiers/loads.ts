@@ -261,15 +261,17 @@ export class Loads {
 
   async #run(): Promise<void> {
     this.#isRunning = true;
+    let hasLoaded = false;
     for (;;) {
       this.#readAhead();
       const reading = this.#ahead.shift();
       if (reading === undefined) break;
+      hasLoaded = true;
       await this.#load(reading);
       this.#end(reading.load);
     }
     this.#isRunning = false;
-    this.#options.onChange();
+    if (hasLoaded) this.#options.onChange();
     if (this.#isWarming) this.#options.emit({ type: "warm" });
     this.#isWarming = false;
   }
