@@ -92,7 +92,9 @@ export class Db {
    * Waits until no other thread of this process reads the database, and lets none begin until the hold ends. Nobody else
    * reads unless whoever opened such a thread has put another function here.
    */
-  pauseReaders: () => Promise<Disposable> = async () => ({ [Symbol.dispose]: () => undefined });
+  pauseReaders: (mostMs: number) => Promise<Disposable | undefined> = async () => ({
+    [Symbol.dispose]: () => undefined,
+  });
 
   /** @returns whether the error was that of a full disk and space was freed, so that the work may be tried again */
   relieve(error: unknown): boolean {

@@ -36,6 +36,11 @@ export function openData(dataDir: string, log: Log): OpenData {
 
 const defaultIntervalMs = 1_000;
 
+/** Milliseconds that searches are held up at first, and at most, when one that runs does not end. */
+const [firstPauseMs, mostPauseMs] = [250, 16_000];
+/** After a pause there is none for so many times its length. */
+const restsOfPause = 10;
+
 /**
  * Empties the database's write-ahead log. Deleted or overwritten text stays in the log until it is emptied, so that
  * happens shortly after any change. While another process reads the database, such as a backup, the log cannot be
@@ -49,6 +54,9 @@ export class LogTruncation {
    * The database's change count when the log was last emptied; undefined: the log may hold changes of a stopped server.
    */
   #changes: number | undefined;
+  /** How long the next pause of searches may last, and from when on. */
+  #pauseMs = firstPauseMs;
+  #nextPauseMs = 0;
   #isFailing = false;
   #isTrying = false;
   #isStopped = false;
@@ -74,8 +82,13 @@ export class LogTruncation {
       if (changes === this.#changes) return;
       if (this.#db.truncateLog()) this.#changes = changes;
       else {
-        using _paused = await this.#db.pauseReaders();
-        if (!this.#isStopped && this.#db.truncateLog()) this.#changes = changes;
+        if (performance.now() < this.#nextPauseMs) return;
+        const beganMs = performance.now();
+        using paused = await this.#db.pauseReaders(this.#pauseMs);
+        // Searches of all tenants wait for a pause, so one that others' searches make long is rare.
+        this.#nextPauseMs = performance.now() + restsOfPause * (performance.now() - beganMs);
+        this.#pauseMs = paused === undefined ? Math.min(2 * this.#pauseMs, mostPauseMs) : firstPauseMs;
+        if (paused !== undefined && !this.#isStopped && this.#db.truncateLog()) this.#changes = changes;
       }
       this.#isFailing = false;
     } catch (error) {

@@ -170,11 +170,16 @@ export class KvBucket {
     this.#removals.wake();
   }
 
+  /** Whether a fetch of it would begin, or is under way. */
+  canFetch(id: string): boolean {
+    return this.#fetching.has(id) || (this.#outages.get.leftMs <= 0 && this.#fetching.size < mostFetches);
+  }
+
   /** Brings an object into the folder. Its row is unchanged. */
   fetch(row: Pick<KvObjectRow, "id" | "bytes">): Promise<Fetched> {
     const known = this.#fetching.get(row.id);
     if (known !== undefined) return known;
-    if (this.#outages.get.leftMs > 0 || this.#fetching.size >= mostFetches) return Promise.resolve("not now");
+    if (!this.canFetch(row.id)) return Promise.resolve("not now");
     const fetched = this.#fetch(row).finally(() => this.#fetching.delete(row.id));
     this.#fetching.set(row.id, fetched);
     return fetched;

@@ -141,8 +141,9 @@ export class KvPlaces {
     if (row === undefined) return;
     if (row.onDisk === 1) return moved("disk");
     const isOnTheWay = this.#fetching.has(objectId);
-    if (this.#bucket === undefined || !(isOnTheWay || this.makeRoom(row.bytes, row.tenantId) === undefined))
-      return moved("s3");
+    // Files make room only for one that can come.
+    if (this.#bucket?.canFetch(objectId) !== true) return moved("s3");
+    if (!isOnTheWay && this.makeRoom(row.bytes, row.tenantId) !== undefined) return moved("s3");
     this.#fetching.set(objectId, row);
     const fetched = await this.#bucket.fetch(row);
     this.#fetching.delete(objectId);

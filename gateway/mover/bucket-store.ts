@@ -66,6 +66,8 @@ export class BucketStore {
     if (length !== null && Number(length) !== bytes) {
       throw new MoverError("damaged", `the object has ${length} bytes, not ${bytes}`);
     }
+    // A mover that was killed may have left one; an object is fetched once at a time.
+    await unlink(join(folder, aside)).catch(() => undefined);
     const written = await writing(() => open(join(folder, aside), "wx", 0o600));
     try {
       try {
@@ -73,7 +75,7 @@ export class BucketStore {
         for await (const piece of answer.body ?? []) {
           watch.heard();
           count += piece.byteLength;
-          if (count > bytes) break;
+          if (count > bytes) throw new MoverError("bucket", `more than ${bytes} bytes came`);
           await writing(() => writeAll(written, piece));
         }
         if (count !== bytes) throw new MoverError("bucket", `${count} bytes came of ${bytes}`);

@@ -29,6 +29,8 @@ export interface TaskRun {
   readonly tenantId: string;
   /** The most milliseconds that the task may take, from when a thread begins it. */
   readonly maxMs: number;
+  /** The most milliseconds that it waits for a thread; absent: as long as it takes. */
+  readonly maxWaitMs?: number;
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -81,19 +83,33 @@ export class ThreadPool<Table extends TaskTable> {
     using _listener = onAbort(run.signal, () => this.#abort(task));
     this.#waiting.push(run.tenantId, task);
     this.#startWaiting();
-    return (await promise) as OutputOf<Table, Name>;
+    const timer = run.maxWaitMs === undefined ? undefined : setTimeout(() => this.#refuse(task), run.maxWaitMs);
+    try {
+      return (await promise) as OutputOf<Table, Name>;
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
-  /** Resolves when no task runs any more. None begins until the hold ends; those that come meanwhile wait. */
-  async pause(): Promise<Hold> {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#pauses.add(resolve);
-    if (this.#running.size === 0) resolve();
-    await promise;
-    return holdUntil(() => {
-      this.#pauses.delete(resolve);
+  /**
+   * Resolves when no task runs any more. None begins until the hold ends; those that come meanwhile wait.
+   * @param mostMs undefined is answered when tasks still run after this time, and others begin again
+   */
+  async pause(mostMs = Number.POSITIVE_INFINITY): Promise<Hold | undefined> {
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    const pause = (): void => resolve(true);
+    const end = (): void => {
+      this.#pauses.delete(pause);
       this.#startWaiting();
-    });
+    };
+    this.#pauses.add(pause);
+    if (this.#running.size === 0) pause();
+    const timer = Number.isFinite(mostMs) ? setTimeout(() => resolve(false), mostMs) : undefined;
+    const isIdle = await promise;
+    clearTimeout(timer);
+    if (isIdle) return holdUntil(end);
+    end();
+    return undefined;
   }
 
   /** Ends all threads. Tasks that wait or run are refused. */
@@ -148,6 +164,12 @@ export class ThreadPool<Table extends TaskTable> {
     if (left > 0) this.#runningOf.set(task.tenantId, left);
     else this.#runningOf.delete(task.tenantId);
     if (this.#running.size === 0) for (const paused of this.#pauses) paused();
+  }
+
+  /** No thread took it in time. */
+  #refuse(task: Task): void {
+    if (!this.#waiting.remove(task.tenantId, task)) return;
+    task.reject(new TaskTimeout(`the task '${task.name}' waited longer than ${task.maxWaitMs} ms`));
   }
 
   #abort(task: Task): void {

@@ -11,7 +11,9 @@ setDefaultTimeout(60_000);
 
 let server: TestServer;
 beforeAll(async () => {
-  server = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
+  // What a new worker holds is what it computed: it reads no files.
+  const env = { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1", SPANGATE_KV_DISK_BYTES: "0" };
+  server = await startTestServer({ env });
   await allReady(server, 2);
 });
 afterAll(async () => await server[Symbol.asyncDispose]());

@@ -146,7 +146,7 @@ test("as ids they are ids of nothing, on every route", async () => {
 
 test("nothing came into the data folder but what belongs there", () => {
   const names = readdirSync(world.dataDir).sort();
-  const expected = /^(?:spangate\.db(?:-wal|-shm)?|files|parts|fetched|lock|secret|ballast)$/;
+  const expected = /^(?:spangate\.db(?:-wal|-shm)?|files|parts|fetched|kv|lock|secret|ballast)$/;
   expect(names.filter((name) => !expected.test(name))).toEqual([]);
   const files = readdirSync(`${world.dataDir}/files`);
   expect(files.filter((name) => !/^file-[0-9a-z]{24}$/.test(name))).toEqual([]);

@@ -26,9 +26,9 @@ const actionCount = 250;
 const original = { ...crypto };
 /** Ids and keys come from the seed too. */
 let random = new Choices(0);
-const randomBytes = (size: number): Buffer => Buffer.from(Array.from({ length: size }, () => random.int(0, 255)));
+const drawnBytes = (size: number): Buffer => Buffer.from(Array.from({ length: size }, () => random.int(0, 255)));
 
-beforeAll(() => mock.module("node:crypto", () => ({ ...original, randomBytes })));
+beforeAll(() => mock.module("node:crypto", () => ({ ...original, randomBytes: drawnBytes })));
 afterAll(() => mock.module("node:crypto", () => original));
 
 test("lives of servers with KV in files", async () => {

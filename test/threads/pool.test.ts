@@ -158,11 +158,20 @@ describe("a pause", () => {
       order.push("paused");
       await Bun.sleep(20);
       order.push("ended");
-      hold();
+      hold?.();
     });
     const meanwhile = note("meanwhile", pool.run("double", 1, by("b")));
     await Promise.all([before, pause, meanwhile]);
     expect(order).toEqual(["before", "paused", "ended", "meanwhile"]);
+  });
+
+  test("that a task makes too long is given up, and another tenant's tasks begin", async () => {
+    const pool = openPool();
+    const endless = errorOf(pool.run("spin", null, by("a")));
+    expect(await pool.pause(20)).toBeUndefined();
+    expect(await pool.run("double", 21, by("b"))).toBe(42);
+    await pool.stop();
+    expect(codeOf(await endless)).toBe("server_shutdown");
   });
 
   test("of one goes on while another's has ended; a pool that is stopped is paused", async () => {
@@ -172,14 +181,24 @@ describe("a pause", () => {
     const run = pool.run("double", 1, by("a")).then(() => {
       isDone = true;
     });
-    first();
+    first?.();
     await Bun.sleep(20);
     expect(isDone).toBe(false);
-    second();
+    second?.();
     await run;
     await pool.stop();
-    (await pool.pause())();
+    (await pool.pause())?.();
   });
+});
+
+test("a task that no thread takes in time is refused, and one that runs is not", async () => {
+  const pool = openPool({ maxThreads: 1 });
+  const endless = errorOf(pool.run("spin", null, by("a", { maxWaitMs: 20, maxMs: 200 })));
+  const late = await errorOf(pool.run("double", 21, by("b", { maxWaitMs: 20 })));
+  expect(late).toBeInstanceOf(TaskTimeout);
+  expect(String(late)).toContain("waited longer than 20 ms");
+  expect(String(await endless)).toContain("took longer than 200 ms");
+  expect(await pool.run("double", 21, by("b", { maxWaitMs: 20_000 }))).toBe(42);
 });
 
 test("a pool that was stopped takes nothing", async () => {

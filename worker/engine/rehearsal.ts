@@ -5,11 +5,11 @@
  * blocks hold, and nobody reads the answers. Nothing of it is counted, found or kept.
  */
 import { Derivation } from "../cache/derivations.ts";
-import { foldSpan, rootKey, runBlockKeys } from "../contract/block-key.ts";
+import { foldSpan, runBlockKeys } from "../contract/block-key.ts";
 import { greedySampling } from "../contract/greedy-sampling.ts";
 import type { PlanRun, SegmentRef, SubmitMessage } from "../contract/messages.ts";
 import { nobody } from "../contract/owners.ts";
-import type { BlockKey, CacheSalt } from "../contract/units.ts";
+import type { BlockKey } from "../contract/units.ts";
 import type { EngineOptions } from "./limits.ts";
 import { Engine } from "./loop.ts";
 
@@ -20,8 +20,8 @@ const questionTokens = 64;
 const mostMs = 100;
 const mostRounds = 4;
 /** The keys are an engine's that ends with the rehearsal, so they need not be secret. */
-const salt = "cmVoZWFyc2Fs" as CacheSalt;
-const digest = "rehearsal";
+const spanRoot = "0".repeat(32) as BlockKey;
+const mainRoot = "1".repeat(32) as BlockKey;
 
 /** @param nowMs of the same clock as the engine's */
 export async function rehearse({ backend, limits, clock }: EngineOptions): Promise<void> {
@@ -43,8 +43,6 @@ export async function rehearse({ backend, limits, clock }: EngineOptions): Promi
   }
 }
 
-const spanRoot = rootKey(digest, salt, "span");
-
 /** Gives blocks the keys of a span, as if it had been computed. */
 function fill({ cache }: Engine, tokenIds: Int32Array, blockTokens: number): void {
   const keys = runBlockKeys(spanRoot, tokenIds, blockTokens, true);
@@ -62,7 +60,7 @@ function fill({ cache }: Engine, tokenIds: Int32Array, blockTokens: number): voi
 /** A question over all spans that differs from the others, and an answer of two tokens. */
 function question(round: number, texts: readonly Int32Array[], blockTokens: number): SubmitMessage {
   const sees: SegmentRef[] = [];
-  let mainKey: BlockKey = rootKey(digest, salt, "main");
+  let mainKey = mainRoot;
   let position = 0;
   const runs = texts.map((tokenIds, index): PlanRun => {
     const blockKeys = runBlockKeys(spanRoot, tokenIds, blockTokens, true);

@@ -92,6 +92,8 @@ export const corpusLimits = {
    * 16,000 characters takes a tenth of a second.
    */
   maxSearchMs: 10_000,
+  /** Milliseconds that a search waits for a thread, behind the tenant's own searches and in turn with others'. */
+  maxSearchWaitMs: 60_000,
   maxPageItems: 100,
   /** The largest page of a list of files, since clients often list all of them. */
   maxFilePageItems: 1_000,

@@ -5,6 +5,7 @@
  */
 import { areLive } from "../../../db/corpora.ts";
 import { listFileAttributes } from "../../../db/corpus-files.ts";
+import { DbError, type DbErrorCode } from "../../../db/errors.ts";
 import { searchFullText } from "../../../db/fts.ts";
 import type { CorpusId } from "../../../db/ids.ts";
 import { type Db, openReader } from "../../../db/open.ts";
@@ -80,13 +81,24 @@ export interface ThreadSearch extends RankSearch {
   readonly path: string;
 }
 
+/** What of a database's error crosses to the thread that asked. */
+export interface FailedSearch {
+  readonly failed: DbErrorCode;
+  readonly statement: string;
+}
+
 /** What a thread does: it opens a connection with its first search. */
 export function searchTasks() {
   let reader: Db | undefined;
   return {
-    rank({ path, ...search }: ThreadSearch): Rankings {
-      reader ??= openReader(path);
-      return rankFragments(reader, search);
+    rank({ path, ...search }: ThreadSearch): Rankings | FailedSearch {
+      try {
+        reader ??= openReader(path);
+        return rankFragments(reader, search);
+      } catch (error) {
+        if (error instanceof DbError) return { failed: error.code, statement: "rankFragments" };
+        throw error;
+      }
     },
   };
 }

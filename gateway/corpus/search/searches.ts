@@ -2,6 +2,8 @@
  * Searches run in threads, each with a connection of its own that only reads: a statement of a search cannot be cut, and
  * over fragments that are full of the question's words it takes seconds. Tenants take turns, and none has all threads.
  */
+
+import { DbError } from "../../../db/errors.ts";
 import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import { programPath } from "../../../places/places.ts";
@@ -28,16 +30,19 @@ export class Searches {
   constructor(db: Db, maxMs: number = corpusLimits.maxSearchMs) {
     this.#path = db.client.filename;
     this.#maxMs = maxMs;
-    db.pauseReaders = () => this.#threads.pause();
+    db.pauseReaders = (mostMs) => this.#threads.pause(mostMs);
   }
 
   /** @throws ApiError deadline_exceeded; concurrency_limited and overloaded when too many searches wait */
   async rank(tenantId: TenantId, search: RankSearch): Promise<Rankings> {
+    const run = { tenantId, maxMs: this.#maxMs, maxWaitMs: corpusLimits.maxSearchWaitMs };
     try {
-      return await this.#threads.run("rank", { path: this.#path, ...search }, { tenantId, maxMs: this.#maxMs });
+      const answer = await this.#threads.run("rank", { path: this.#path, ...search }, run);
+      if ("failed" in answer) throw new DbError(answer.failed, answer.statement, "a search failed");
+      return answer;
     } catch (error) {
       if (!(error instanceof TaskTimeout)) throw error;
-      const message = `The search took longer than ${this.#maxMs / 1_000} s. Search by fewer words, or in fewer vector stores.`;
+      const message = `The search took longer than ${this.#maxMs / 1_000} s, or waited too long behind others. Search by fewer words, or in fewer vector stores.`;
       throw new ApiError("deadline_exceeded", { message, cause: error });
     }
   }
