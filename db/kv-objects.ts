@@ -27,6 +27,19 @@ export function findKvScope(db: Db, name: string): KvScopeRow | undefined {
   return findRow(db, "findKvScope", kvScopes, { name });
 }
 
+/** @returns numbers of those that there are */
+export function findKvScopeSeqs(db: Db, names: readonly string[]): readonly number[] {
+  return db
+    .statement("findKvScopeSeqs", (orm) =>
+      orm
+        .select({ seq: kvScopes.seq })
+        .from(kvScopes)
+        .where(inArray(kvScopes.name, [...names]))
+        .all(),
+    )
+    .map(({ seq }) => seq);
+}
+
 export function listKvScopes(db: Db): readonly KvScopeRow[] {
   return listRows(db, "listKvScopes", kvScopes, {}, undefined);
 }

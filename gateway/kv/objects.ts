@@ -10,6 +10,7 @@ import {
   deadKvScopes,
   findKvObjectByKey,
   findKvScope,
+  findKvScopeSeqs,
   type GoneObject,
   hasKvSpan,
   insertKvObject,
@@ -262,7 +263,7 @@ export class KvObjects {
     const names = new Set(salts.map((salt) => this.#options.scopes.nameOf(salt)));
     this.#drop(({ scopeName }) => names.has(scopeName));
     const { db } = this.#options;
-    this.#removal.scopes([...names].flatMap((name) => findKvScope(db, name)?.seq ?? []));
+    this.#removal.scopes([...chunks([...names])].flatMap((some) => findKvScopeSeqs(db, some)));
   }
 
   /** All fragments of the tenant's corpora. */
@@ -348,7 +349,8 @@ export class KvObjects {
     const whose = { tenantId: facts.tenantId, blockCount, pinned: Number(this.account.isPinned(spanKey)) };
     const place = { ...whose, onDisk: 1, inBucket: inBucket.no };
     const row = { id, sealedKey: sealed.object, modelDigest, format, ...keys, ...place, bytes, usedAt: Date.now() };
-    insertKvObject(db, scope, row);
+    // Files come in groups. A row that a power cut takes back leaves a file without one, which the next start removes.
+    db.unsynced(() => insertKvObject(db, scope, row));
     this.account.add([row]);
     this.#roots.set(rootKey, facts.tenantId);
     this.#room.written();

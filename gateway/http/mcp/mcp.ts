@@ -40,7 +40,14 @@ const about = {
   answerTypes: ["application/json", "text/event-stream"],
 };
 
+/** Loading the library holds the event loop for 40 ms: not while a server starts, nor under its first message. */
+const loadAfterMs = 2_000;
+
+const load = () => Promise.all([import("@modelcontextprotocol/server"), import("./tools.ts")]);
+
 export function addMcpRoutes(app: Hono<AppEnv>, { corsOrigins, ...deps }: McpDeps): void {
+  // A failure is seen by the message that needs it.
+  setTimeout(() => void load().catch(() => undefined), loadAfterMs).unref();
   declare(app, "POST /mcp", about, async (context) => {
     await requireOrigin(context, corsOrigins);
     const caller = {
@@ -51,8 +58,7 @@ export function addMcpRoutes(app: Hono<AppEnv>, { corsOrigins, ...deps }: McpDep
       stores: readQuery(context, querySchema).vector_store_ids,
     };
     const parsedBody = await readJson(context, messageSchema, { maxBytes: limits.mcpBodyBytes });
-    const { createMcpHandler } = await import("@modelcontextprotocol/server");
-    const { makeServer } = await import("./tools.ts");
+    const [{ createMcpHandler }, { makeServer }] = await load();
     // Nothing here changes while a client is connected, so there is nothing to subscribe to.
     const handler = createMcpHandler(() => makeServer(deps, caller), { maxSubscriptions: 0, keepAliveMs: 0 });
     const answer = await handler.fetch(context.req.raw, { parsedBody });
