@@ -181,7 +181,9 @@ export class VirtualDisk {
         bytes[at] = (bytes[at] ?? 0) ^ (1 << choices.int(0, 7));
         return inode.replace(bytes);
       case "page":
-        return inode.replace(bytes.fill(0xa5, at - (at % pageBytes), at - (at % pageBytes) + pageBytes));
+        return inode.replace(
+          bytes.fill(0xa5, at - (at % pageBytes), Math.min(bytes.length, at - (at % pageBytes) + pageBytes)),
+        );
       case "shorter":
         return inode.replace(bytes.subarray(0, at));
       case "longer":
