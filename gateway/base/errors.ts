@@ -147,3 +147,6 @@ export function errorBody(error: ApiError): ErrorBody {
 export function toApiError(thrown: unknown): ApiError {
   return thrown instanceof ApiError ? thrown : new ApiError("internal", { cause: thrown });
 }
+
+/** What a failure says of itself, whatever was thrown. */
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : "unknown failure");

@@ -4,10 +4,12 @@
  * the words that find them are looked up once. Meanwhile the worker loads their KV. Requests that come earlier are
  * served; nothing waits for this but `/ready`, and that only for a while.
  */
+
 import { type KeptFragment, listKeptFragments } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
+import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { Pace } from "../base/pace.ts";
 import { streamSafe } from "../base/stream-safe.ts";
@@ -47,7 +49,7 @@ export async function warmStart(options: WarmStartOptions): Promise<void> {
   const encoded = work.encode();
   // The first requests do what could not be done ahead.
   encoded.catch((error: unknown) => {
-    const reason = error instanceof Error ? error.message : "unknown failure";
+    const reason = messageOf(error);
     log("warn", "texts of kept KV could not be read ahead", { reason });
   });
   try {

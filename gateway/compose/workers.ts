@@ -1,8 +1,10 @@
 /** Wires the worker side of the gateway: the processes, the table of workers, and the dispatcher. */
+
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import { programPath } from "../../places/places.ts";
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
+import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { type Config, limits } from "../config.ts";
 import { Dispatcher, type DispatcherOptions } from "../dispatch/dispatcher.ts";
@@ -140,7 +142,7 @@ function eventsOf(
         .kv?.()
         .onReady(workerId)
         .catch((error: unknown) => {
-          const reason = error instanceof Error ? error.message : "unknown failure";
+          const reason = messageOf(error);
           log("error", "a worker was not told of all KV files", { worker: workerId, reason });
         });
       pins.onReady(workerId);

@@ -2,6 +2,7 @@
  * How much KV lies in files and whose it is, when spans were used last, and what goes to make room: a tenant's own files
  * for what is beyond its limit, then whoever's were not used for longest. Pinned ones stay.
  */
+
 import type { TenantId } from "../../db/ids.ts";
 import {
   type GoneObject,
@@ -15,6 +16,7 @@ import type { Db } from "../../db/open.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { messageOf } from "../base/errors.ts";
 import { chunks, removedAtOnce } from "./removal.ts";
 import type { Room } from "./room.ts";
 
@@ -158,7 +160,7 @@ export class KvAccount {
       return surplus !== undefined && this.#free(surplus, undefined, usedBefore) ? undefined : "full";
     } catch (error) {
       // The database takes no change for now: nothing is written, and what was prepared stays prepared.
-      room.rest(error instanceof Error ? error.message : "unknown failure");
+      room.rest(messageOf(error));
       return "full";
     }
   }

@@ -1,19 +1,9 @@
 /**
  * The folder of KV files. A file is called by its object's id, and while it is written `w<worker>-<id>.tmp`, or
- * `s3-<id>.tmp`. The file
- * `owner` names the server that the folder belongs to; that server's data folder is locked, so no other has it.
+ * `s3-<id>.tmp`. The file `owner` names the server that the folder belongs to; that server's data folder is locked, so
+ * no other has it.
  */
-import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  writeSync,
-} from "node:fs";
+import * as systemFiles from "node:fs";
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -31,20 +21,7 @@ export interface FolderFiles {
   unlink(path: string): Promise<void>;
 }
 
-export const systemFolderFiles: FolderFiles = {
-  ...{
-    closeSync,
-    existsSync,
-    fsyncSync,
-    mkdirSync,
-    openSync,
-    readdirSync,
-    readFileSync,
-    renameSync,
-    writeSync,
-    unlink,
-  },
-};
+export const systemFolderFiles: FolderFiles = { ...systemFiles, unlink };
 
 const ownerName = "owner";
 /** Where the owner's file is written first: a crash or a power cut leaves it whole or not at all. */

@@ -3,6 +3,7 @@
  * With a bucket, what makes room in the folder stays there, and comes back when a worker asks for it.
  * A row is the commit of a file. Forgetting removes rows first, with the only keys, then tells the workers, then unlinks.
  */
+
 import { randomBytes } from "node:crypto";
 import type { TenantId } from "../../db/ids.ts";
 import { inBucket } from "../../db/kv-bucket.ts";
@@ -37,6 +38,7 @@ import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import { KvAccount, type NoRoom, type TierUse } from "./account.ts";
@@ -124,7 +126,7 @@ export class KvObjects {
       this.#removal.unlink(this.#places.open(files, isOff));
       this.#isOn = !isOff;
     } catch (error) {
-      const reason = error instanceof Error ? error.message : "unknown failure";
+      const reason = messageOf(error);
       log("warn", `prepared KV is not kept in ${folder}: ${reason}; it is computed after each restart`, { folder });
     }
     this.#removal.scopes(isOff ? listKvScopes(db).map(({ seq }) => seq) : deadKvScopes(db));
@@ -190,7 +192,7 @@ export class KvObjects {
         return this.#places.unreadable(message.objectId, message.reason);
       case "fetch":
         void this.#places.fetch(message.objectId).catch((error: unknown) => {
-          const reason = error instanceof Error ? error.message : "unknown failure";
+          const reason = messageOf(error);
           this.#options.log("warn", "a KV file was not fetched from the bucket: its blocks are computed", { reason });
         });
         return;
@@ -336,7 +338,7 @@ export class KvObjects {
       this.#commit(pending);
     } catch (error) {
       this.#removal.unlink([objectId]);
-      this.#room.rest(error instanceof Error ? error.message : "unknown failure");
+      this.#room.rest(messageOf(error));
     }
   }
 

@@ -1,7 +1,9 @@
 /** Takes KV files away, in pieces between which others work. What comes first is the key: without it no copy opens. */
+
 import { destroyKvScopes, type GoneObject, removeKeylessKv } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import { type FolderFiles, removeFiles } from "./folder.ts";
@@ -51,7 +53,7 @@ export class KvRemoval {
       this.#owed.clear();
       this.keyless();
     } catch (error) {
-      const reason = error instanceof Error ? error.message : "unknown failure";
+      const reason = messageOf(error);
       log("error", "KV files of deleted corpora could not be removed: it is tried again", { reason });
       this.#retry = setTimeout(() => this.scopes([]), retryMs);
     }
@@ -62,7 +64,7 @@ export class KvRemoval {
     const { db, log } = this.#options;
     const removed = this.all(() => removeKeylessKv(db, removedAtOnce)).catch((error: unknown) => {
       // Nobody can open them; the next start or deletion goes on.
-      const reason = error instanceof Error ? error.message : "unknown failure";
+      const reason = messageOf(error);
       log("warn", "KV files without a key could not be removed", { reason });
     });
     this.#work = Promise.all([this.#work, removed]).then(() => undefined);

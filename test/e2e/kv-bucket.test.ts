@@ -1,13 +1,13 @@
 /** KV in a bucket of a real server: there when the folder is lost, gone with its text, and no help is no harm. */
 
-import { afterAll, afterEach, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { afterEach, beforeEach, expect, setDefaultTimeout, test } from "bun:test";
+import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { addFile, askChat, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import { type Bucket, openBucket, refusal } from "../support/bucket.ts";
 import { isLong } from "../support/effort.ts";
+import { folderMaker } from "../support/new-folder.ts";
 import { startRadosgw } from "../support/radosgw.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
@@ -15,16 +15,7 @@ import { until } from "../support/until.ts";
 // Servers are started more than once in each of these tests.
 setDefaultTimeout(120_000);
 
-const folders: string[] = [];
-afterAll(() => {
-  for (const folder of folders) rmSync(folder, { recursive: true, force: true });
-});
-
-function newFolder(): string {
-  const folder = mkdtempSync(join(tmpdir(), "spangate-kv-s3-"));
-  folders.push(folder);
-  return folder;
-}
+const newFolder = folderMaker("spangate-kv-s3-");
 
 let bucket: Bucket;
 beforeEach(() => {

@@ -1,12 +1,12 @@
 /** KV in files of a real server: there after kill -9, gone with its text, off when it is told to be. */
 
 import { Database } from "bun:sqlite";
-import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { addFile, askChat, listAll, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
+import { folderMaker } from "../support/new-folder.ts";
 import { firstWorkerOf, killWorker } from "../support/operator.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
@@ -14,16 +14,7 @@ import { until } from "../support/until.ts";
 // Servers are started more than once in each of these tests.
 setDefaultTimeout(120_000);
 
-const folders: string[] = [];
-afterAll(() => {
-  for (const folder of folders) rmSync(folder, { recursive: true, force: true });
-});
-
-function newFolder(): string {
-  const folder = mkdtempSync(join(tmpdir(), "spangate-kv-"));
-  folders.push(folder);
-  return folder;
-}
+const newFolder = folderMaker("spangate-kv-");
 
 const objectsIn = (dataDir: string): string[] => readdirSync(join(dataDir, "kv")).filter((name) => name !== "owner");
 

@@ -174,7 +174,6 @@ export class Engine {
    */
   async run(): Promise<void> {
     while (!this.#stopped) {
-      this.#wake.clear();
       if (await this.step()) await new Promise((resolve) => setImmediate(resolve));
       else await this.#wake.sleep();
     }
@@ -189,13 +188,13 @@ export class Engine {
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
+    this.#wake.clear();
     const { gaps } = this.tiers;
     if (this.#inFlight.first === undefined && this.#requests.size === 0) {
       gaps?.rest();
       return false;
     }
     const [beganMs, beganAt] = [performance.now(), this.#clock()];
-    this.#wake.clear();
     gaps?.begin();
     this.maskSlices.take([...this.#scheduler.running, ...this.#scheduler.admissible]);
     this.constraints.trim();

@@ -18,9 +18,11 @@ export interface HostLoadsOptions {
   /** The device's blocks. */
   readonly pool: BlockPool;
   readonly cache: PrefixCache;
+  /** Device blocks promised to running requests and not taken yet. */
   readonly reservedBlocks: () => number;
   /** Whether requests decode, whose steps copies hold up. */
   readonly isDecoding: () => boolean;
+  /** Called when blocks were brought to the device, or came to the host. */
   readonly onChange: () => void;
 }
 

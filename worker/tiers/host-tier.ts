@@ -4,30 +4,20 @@
  * (host-loads.ts). A copy up never removes the block below, and both caches go by the same keys, owners, pins and
  * derivations: what evicts a block above evicts it here.
  */
-import type { BlockMover, HostBlocks } from "../backend/backend.ts";
+import type { BlockMover } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
 import { type Derivation, DerivationTwins } from "../cache/derivations.ts";
 import { eventsBeside, type KvEvents } from "../cache/kv-events.ts";
 import { type BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { TierStats } from "../contract/messages.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
-import { HostLoads } from "./host-loads.ts";
+import { HostLoads, type HostLoadsOptions } from "./host-loads.ts";
 
-export interface HostTierOptions {
-  readonly blocks: HostBlocks;
+export interface HostTierOptions extends Omit<HostLoadsOptions, "hostCache"> {
   readonly blockTokens: number;
-  /** The device's blocks. */
-  readonly pool: BlockPool;
-  readonly cache: PrefixCache;
   /** Takes what becomes resident on this worker, and what is resident nowhere on it any more. */
   readonly events: KvEvents;
-  /** Device blocks promised to running requests and not taken yet. */
-  readonly reservedBlocks: () => number;
-  /** Whether requests decode, whose steps copies hold up. */
-  readonly isDecoding: () => boolean;
   readonly clock: () => number;
-  /** Called when blocks were brought to the device, or came to the host. */
-  readonly onChange: () => void;
 }
 
 /** A block on its way down. */

@@ -20,7 +20,7 @@ import {
 } from "../../../db/vectors.ts";
 import { BackgroundLoop } from "../../background/background-loop.ts";
 import { TenantRounds, type TenantWork } from "../../background/tenant-rounds.ts";
-import { ApiError } from "../../base/errors.ts";
+import { ApiError, messageOf } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
 import type { Embedder } from "../base/ports.ts";
@@ -107,7 +107,7 @@ export class Vectorizer {
       return await this.#openModel();
     } catch (error) {
       if (error instanceof ApiError) throw error;
-      const reason = error instanceof Error ? error.message : "unknown failure";
+      const reason = messageOf(error);
       this.#log("error", "fragments get no vectors: the embedding model cannot be opened", { reason });
       return undefined;
     }
