@@ -215,31 +215,32 @@ export function removeOtherKv(db: Db, modelDigest: string, format: string, limit
   );
 }
 
+/** What the chains of these scopes begin with. */
+export function listKvScopeRoots(db: Db, seqs: readonly number[]): readonly string[] {
+  const rows = db.statement("listKvScopeRoots", (orm) =>
+    orm
+      .selectDistinct({ rootKey: kvObjects.rootKey })
+      .from(kvObjects)
+      .where(inArray(kvObjects.scopeSeq, [...seqs]))
+      .all(),
+  );
+  return rows.map(({ rootKey }) => rootKey);
+}
+
 /**
  * Destroys the keys of scopes, so that no copy of their files can be opened. Their objects are then to be removed with
  * `removeKeylessKv`.
- * @returns what their chains begin with
  */
-export function destroyKvScopes(db: Db, seqs: readonly number[]): readonly string[] {
-  return db.transaction("destroyKvScopes", () => {
-    const roots = db.statement("destroyKvScopes", (orm) =>
-      orm
-        .selectDistinct({ rootKey: kvObjects.rootKey })
-        .from(kvObjects)
-        .where(inArray(kvObjects.scopeSeq, [...seqs]))
-        .all(),
-    );
-    // The name is free for a new scope of the same corpus.
-    const change = { sealedKey: Buffer.alloc(0), name: sql`'destroyed ' || seq` };
-    db.statement("destroyKvScopes", (orm) =>
-      orm
-        .update(kvScopes)
-        .set(change)
-        .where(inArray(kvScopes.seq, [...seqs]))
-        .run(),
-    );
-    return roots.map(({ rootKey }) => rootKey);
-  });
+export function destroyKvScopes(db: Db, seqs: readonly number[]): void {
+  // The name is free for a new scope of the same corpus.
+  const change = { sealedKey: Buffer.alloc(0), name: sql`'destroyed ' || seq` };
+  db.statement("destroyKvScopes", (orm) =>
+    orm
+      .update(kvScopes)
+      .set(change)
+      .where(inArray(kvScopes.seq, [...seqs]))
+      .run(),
+  );
 }
 
 /** Removes up to `limit` objects whose scope's key is destroyed, and scopes that have none left. */

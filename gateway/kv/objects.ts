@@ -108,7 +108,7 @@ export class KvObjects {
     this.#removal = new KvRemoval({
       ...{ db, folder, files, log },
       onGone: (objects) => this.#gone(objects),
-      onDestroyed: (rootKeys) => {
+      onDestroy: (rootKeys) => {
         scopes.forgetKeys();
         this.#broadcast({ type: "forget", objectIds: [], rootKeys });
       },
@@ -368,7 +368,7 @@ export class KvObjects {
   #tell(workerId: string, rows: readonly ListedObject[], warm: boolean): boolean {
     const { folder, send, scopes, ownerOf } = this.#options;
     const tell = (onDisk: 0 | 1): boolean => {
-      const some = rows.filter((row) => row.onDisk === onDisk);
+      const some = rows.filter((row) => row.onDisk === onDisk && !this.#removal.isOwed(row.scopeSeq));
       const objects = some.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
       const [tier, isWarm]: [FileTier, boolean] = onDisk === 1 ? ["disk", warm] : ["s3", false];
       return objects.length > 0 && send(workerId, { type: "catalog", folder, objects, warm: isWarm, tier });

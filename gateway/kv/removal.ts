@@ -1,6 +1,6 @@
 /** Takes KV files away, in pieces between which others work. What comes first is the key: without it no copy opens. */
 
-import { destroyKvScopes, type GoneObject, removeKeylessKv } from "../../db/kv-objects.ts";
+import { destroyKvScopes, type GoneObject, listKvScopeRoots, removeKeylessKv } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { messageOf } from "../base/errors.ts";
@@ -19,8 +19,8 @@ export interface RemovalOptions {
   readonly log: Log;
   /** Called when rows were removed. */
   readonly onGone: (objects: readonly GoneObject[]) => void;
-  /** Called when the keys of all objects of these chains were destroyed. */
-  readonly onDestroyed: (rootKeys: readonly BlockKey[]) => void;
+  /** Called before the keys of all objects of these chains are destroyed: workers forget them. */
+  readonly onDestroy: (rootKeys: readonly BlockKey[]) => void;
 }
 
 export class KvRemoval {
@@ -41,15 +41,22 @@ export class KvRemoval {
     await this.#work;
   }
 
+  /** Whether the scope is deleted and its key stands in the database still: nobody may be told of its objects. */
+  isOwed(scopeSeq: number): boolean {
+    return this.#owed.has(scopeSeq);
+  }
+
   /** Destroys the scopes' keys at once; their rows and files go in pieces. Throws nothing. */
   scopes(seqs: readonly number[]): void {
     for (const seq of seqs) this.#owed.add(seq);
     if (this.#owed.size === 0) return;
-    const { db, log, onDestroyed } = this.#options;
+    const { db, log, onDestroy } = this.#options;
+    const owed = [...this.#owed];
     clearTimeout(this.#retry);
     try {
-      // Keys are what the database holds of them.
-      onDestroyed(db.removing(() => destroyKvScopes(db, [...this.#owed])) as readonly BlockKey[]);
+      // A full database, which destroys no key, can be read: workers forget now. Keys are what it holds of them.
+      onDestroy(listKvScopeRoots(db, owed) as readonly BlockKey[]);
+      db.removing(() => destroyKvScopes(db, owed));
       this.#owed.clear();
       this.keyless();
     } catch (error) {

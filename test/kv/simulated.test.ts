@@ -2,7 +2,7 @@
 import { describe, expect, jest, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { KvRig, saltA } from "./rig.ts";
+import { KvRig, saltA, saltB, spanOf } from "./rig.ts";
 
 describe("what simulated lives found (test/sim/tiers.test.ts)", () => {
   test("a power cut while the folder is made leaves a folder that is taken over, not another server's", async () => {
@@ -61,5 +61,19 @@ describe("what simulated lives found (test/sim/tiers.test.ts)", () => {
       jest.useRealTimers();
     }
     expect([await rig.files(), rig.rows, rig.scopes]).toEqual([[], 0, 0]);
+  });
+
+  test("workers forget a deleted corpus while the database is full, and one that starts then is not told of it", async () => {
+    using rig = new KvRig();
+    await rig.start();
+    await rig.keep(saltA, 1);
+    await rig.keep(saltB, 1);
+    rig.db.client.run("create trigger full before update on kv_scopes begin select raise(abort, 'full'); end");
+    rig.kv.evictScopes([saltA]);
+    const { rootKey } = spanOf(saltA, 1, 20);
+    expect(rig.sent.at(-1)).toEqual({ type: "forget", objectIds: [], rootKeys: [rootKey] });
+    rig.sent.length = 0;
+    await rig.kv.onReady("worker-0");
+    expect(rig.catalog.map((object) => object.rootKey)).toEqual([spanOf(saltB, 1, 20).rootKey]);
   });
 });

@@ -115,4 +115,10 @@ export const tiersMutants: readonly Mutant[] = [
     "",
   ),
   mutant("the owner's file is not synced", "gateway/kv/folder.ts", "files.fsyncSync(file);", ""),
+  mutant(
+    "workers are told of what is deleted and has its key still",
+    objects,
+    "row.onDisk === onDisk && !this.#removal.isOwed(row.scopeSeq)",
+    "row.onDisk === onDisk",
+  ),
 ];
