@@ -138,7 +138,7 @@ export class KvObjects {
 
   async stop(): Promise<void> {
     await this.#places.stop();
-    this.#writes.settleAll(() => true);
+    this.#writes.drop(() => true);
     this.account.stop();
     await this.#removal.stop();
   }
@@ -204,8 +204,8 @@ export class KvObjects {
   /** The worker is gone, and what it was writing. */
   onLost(workerId: string): void {
     this.loaded.resolve();
-    const lost = this.#writes.settleAll((pending) => pending.workerId === workerId);
-    this.#removal.unlink(lost.flatMap(({ object: { id } }) => [temporaryName(workerId, id), id]));
+    const left = this.#writes.lost(workerId);
+    this.#removal.unlink(left.flatMap((id) => [temporaryName(workerId, id), id]));
   }
 
   /** Whether nothing is gained by asking for the span to be kept: it is in files, or nothing is written now. */
@@ -323,7 +323,7 @@ export class KvObjects {
 
   /** Texts are gone while they are being written. */
   #drop(isMeant: (pending: PendingObject) => boolean): void {
-    for (const { object, workerId } of this.#writes.settleAll(isMeant)) {
+    for (const { object, workerId } of this.#writes.drop(isMeant)) {
       this.#options.send(workerId, { type: "forget", objectIds: [object.id] });
     }
   }

@@ -41,6 +41,8 @@ interface Entry {
 export class KvWrites {
   readonly #entries = new Map<string, Entry>();
   readonly #byLastKey = new Map<BlockKey, Entry>();
+  /** Objects that were dropped, and the worker that has not said yet that it has done with each. */
+  readonly #dropped = new Map<string, string>();
   #bytes = 0;
 
   /** Bytes of all files that are being written. */
@@ -69,6 +71,7 @@ export class KvWrites {
 
   /** The worker's part is over. @returns what it was; undefined: it was dropped meanwhile */
   settle(objectId: string): PendingObject | undefined {
+    this.#dropped.delete(objectId);
     const entry = this.#entries.get(objectId);
     if (entry === undefined) return undefined;
     const { pending, end } = entry;
@@ -79,10 +82,21 @@ export class KvWrites {
     return pending;
   }
 
-  /** Ends the writes that are meant. @returns what they were */
-  settleAll(isMeant: (pending: PendingObject) => boolean): readonly PendingObject[] {
+  /** Ends the writes that are meant, before their workers do. @returns what they were */
+  drop(isMeant: (pending: PendingObject) => boolean): readonly PendingObject[] {
     const meant = [...this.#entries.values()].map(({ pending }) => pending).filter(isMeant);
-    for (const { object } of meant) this.settle(object.id);
+    for (const { object, workerId } of meant) {
+      this.settle(object.id);
+      this.#dropped.set(object.id, workerId);
+    }
     return meant;
+  }
+
+  /** The worker is gone. @returns the objects of which it may have left files */
+  lost(workerId: string): readonly string[] {
+    this.drop((pending) => pending.workerId === workerId);
+    const left = [...this.#dropped].flatMap(([id, itsWorker]) => (itsWorker === workerId ? [id] : []));
+    for (const id of left) this.#dropped.delete(id);
+    return left;
   }
 }

@@ -131,6 +131,20 @@ describe("deletion removes rows first, tells the workers, and unlinks", () => {
     expect(rig.catalog).toEqual([]);
   });
 
+  test("what was being written when its blocks went and then its worker leaves no file", async () => {
+    using rig = new KvRig();
+    await rig.start();
+    rig.answer = "nothing";
+    const kept = rig.keep(saltA, 1);
+    rig.kv.evict(spanOf(saltA, 1, 20).blockKeys, saltA);
+    await kept;
+    const message = rig.sent.find(({ type }) => type === "keep");
+    if (message?.type !== "keep") throw new Error("nothing is to be kept");
+    for (const name of [message.temporaryName, message.object.id]) writeFileSync(join(rig.folder, name), "sealed");
+    rig.kv.onLost("worker-0");
+    expect(await rig.files()).toEqual([]);
+  });
+
   test("a deleted key is nowhere in the database's files", async () => {
     using rig = new KvRig();
     await rig.start();

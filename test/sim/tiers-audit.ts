@@ -102,6 +102,16 @@ export class TiersAudit {
     expect(this.#disk.names.toSorted()).toEqual([...ids, "owner"].sort());
   }
 
+  /** What is deleted, and what was never committed, is gone while the server runs, unless the disk kept it. */
+  checkNothingLeft(): void {
+    const rows = this.#rows();
+    const keyless = rows.find(({ scopeKey }) => scopeKey.length === 0);
+    if (keyless !== undefined) throw new Error(`object ${keyless.id} has a row, and its scope has no key`);
+    const known = new Set(["owner", ...rows.map(({ id }) => id), ...this.#disk.stuck]);
+    const orphan = this.#disk.names.find((name) => !known.has(name));
+    if (orphan !== undefined) throw new Error(`the file ${orphan} has no row`);
+  }
+
   /**
    * A row is the commit of a file: what has one is there, and is what was to be kept, unless the disk itself is at fault.
    * @returns how many files were looked at

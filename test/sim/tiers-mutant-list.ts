@@ -101,12 +101,7 @@ export const tiersMutants: readonly Mutant[] = [
   mutant("rows go and are not counted", objects, "this.#places.gone(objects);", ""),
   mutant("rows go and their files stay", objects, "    this.#removal.unlink(objectIds);", ""),
   mutant("rows go and workers are not told", objects, '    this.#broadcast({ type: "forget", objectIds });', ""),
-  mutant(
-    "a lost worker's writes never end",
-    objects,
-    "this.#writes.settleAll((pending) => pending.workerId === workerId)",
-    "this.#writes.settleAll(() => false)",
-  ),
+  mutant("a lost worker's writes never end", objects, "this.#writes.lost(workerId)", "[]"),
   mutant("keys of a destroyed scope seal the next one's", objects, "        scopes.forgetKeys();\n", ""),
   mutant(
     "a scope's keys are destroyed once, or never",
@@ -120,5 +115,11 @@ export const tiersMutants: readonly Mutant[] = [
     objects,
     "row.onDisk === onDisk && !this.#removal.isOwed(row.scopeSeq)",
     "row.onDisk === onDisk",
+  ),
+  mutant(
+    "what a dropped write left is forgotten when its worker dies",
+    "gateway/kv/writes.ts",
+    "      this.#dropped.set(object.id, workerId);\n",
+    "",
   ),
 ];

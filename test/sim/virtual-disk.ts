@@ -85,6 +85,8 @@ export class VirtualDisk {
   };
   /** What the product did wrong with a file: used it after it was closed, or closed it twice. */
   readonly misuses: string[] = [];
+  /** Files that somebody could not remove. */
+  readonly stuck = new Set<string>();
   readonly #choices: Choices;
   readonly #folders = new Set<string>();
   #names = new Map<string, Inode>();
@@ -196,7 +198,12 @@ export class VirtualDisk {
     return {
       open: (path, flags) => this.#ask(processId, () => this.#open(processId, path, flags)),
       rename: (from, to) => this.#ask(processId, () => this.#rename(from, to)),
-      unlink: (path) => this.#ask(processId, () => this.#unlink(path)),
+      unlink: (path) =>
+        this.#ask(
+          processId,
+          () => this.#unlink(path),
+          () => this.#noteStuck(path),
+        ),
       mkdirSync: (path) => this.#now(processId, () => void this.#folders.add(path)),
       readdirSync: () => this.#now(processId, () => [...this.names]),
       existsSync: (path) => this.#now(processId, () => this.#names.has(posix.basename(path))),
@@ -210,7 +217,7 @@ export class VirtualDisk {
     };
   }
 
-  #ask<Answer>(processId: number, work: () => Answer): Promise<Answer> {
+  #ask<Answer>(processId: number, work: () => Answer, onFailure?: () => void): Promise<Answer> {
     const { promise, resolve, reject } = Promise.withResolvers<Answer>();
     if (this.#ended.has(processId)) return promise;
     const apply = (): void => {
@@ -219,6 +226,7 @@ export class VirtualDisk {
         const answer = this.#orFail(work);
         if (isHeard) resolve(answer);
       } catch (error) {
+        onFailure?.();
         if (isHeard) reject(error);
       }
     };
@@ -275,6 +283,11 @@ export class VirtualDisk {
     this.#mayWrite();
     this.#inode(path);
     this.#change([posix.basename(path), undefined]);
+  }
+
+  #noteStuck(path: string): void {
+    const name = posix.basename(path);
+    if (this.#names.has(name)) this.stuck.add(name);
   }
 
   #openNow(path: string, flags: "w" | "r"): number {
