@@ -78,9 +78,9 @@ describe("nothing is made when the start cannot be", () => {
     [{ SPANGATE_RERANK_MODEL: "two-labels" }, /^spangate: .*model\.onnx: its output has the shape \[2, 2\].*one logit/],
     [
       { SPANGATE_MODEL: "gptq" },
-      /^spangate: .*config\.json: quantised checkpoints are not supported \("quantization_config": gptq, 4 bits\); take the model's own folder/,
+      /^spangate: .*config\.json: this quantisation is not supported \("quantization_config": gptq, 4 bits\); .*take the model's own folder/,
     ],
-    [{ SPANGATE_MODEL: "mlx" }, /quantised checkpoints are not supported \("quantization": 4 bits\)/],
+    [{ SPANGATE_MODEL: "mlx" }, /this quantisation is not supported \("quantization": 4 bits\)/],
     [{ SPANGATE_MODEL: "strange" }, /architecture "MambaForCausalLM" is not supported/],
     [
       { SPANGATE_DEVICES: "cuda:0", SPANGATE_WEIGHTS: "int8" },

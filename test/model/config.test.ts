@@ -69,7 +69,11 @@ describe("parseModelConfig", () => {
     ["biases of everything", { use_bias: true }, /use_bias/],
     ["another kind of layer", { layer_types: ["full_attention", "linear_attention"] }, /linear_attention/],
     ["another activation", { hidden_act: "gelu" }, /hidden_act/],
-    ["quantised weights", { quantization_config: { quant_method: "fp8" } }, /quantization_config/],
+    [
+      "weights in 4 bits",
+      { quantization_config: { quant_method: "awq", bits: 4 } },
+      /quantization_config": awq, 4 bits/,
+    ],
     ["a multiplier of zero", { embedding_multiplier: 0 }, /embedding_multiplier/],
   ];
   test.each(refusals)("refuses %s", (_, change, message) => {

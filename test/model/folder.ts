@@ -3,6 +3,7 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseModelConfig } from "../../worker/model/config.ts";
+import type { Dtype } from "../../worker/model/safetensors.ts";
 import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
 import { Random } from "../native/random.ts";
 import { testSeed } from "../support/seed.ts";
@@ -27,14 +28,19 @@ export function temporaryFolder(): string {
   return mkdtempSync(join(tmpdir(), "spangate-model-"));
 }
 
-/** A safetensors file of these float32 tensors. */
-export function safetensorsBytes(
-  tensors: ReadonlyMap<string, { shape: readonly number[]; data: Float32Array }>,
-): Uint8Array {
+export interface TestTensor {
+  readonly shape: readonly number[];
+  readonly data: Float32Array | Int8Array | Uint8Array;
+  /** F32 when it is left out. */
+  readonly dtype?: Dtype;
+}
+
+/** A safetensors file of these tensors. */
+export function safetensorsBytes(tensors: ReadonlyMap<string, TestTensor>): Uint8Array {
   const header: Record<string, unknown> = {};
   let at = 0;
-  for (const [name, { shape, data }] of tensors) {
-    header[name] = { dtype: "F32", shape, data_offsets: [at, at + data.byteLength] };
+  for (const [name, { shape, data, dtype = "F32" }] of tensors) {
+    header[name] = { dtype, shape, data_offsets: [at, at + data.byteLength] };
     at += data.byteLength;
   }
   const headerBytes = new TextEncoder().encode(JSON.stringify(header));
@@ -58,7 +64,10 @@ export function randomTensors(config: Record<string, unknown>): Map<string, { sh
   return tensors;
 }
 
-export function writeModelFolder(config: Record<string, unknown>, tensors = randomTensors(config)): string {
+export function writeModelFolder(
+  config: Record<string, unknown>,
+  tensors: ReadonlyMap<string, TestTensor> = randomTensors(config),
+): string {
   const folder = temporaryFolder();
   writeFileSync(join(folder, "config.json"), JSON.stringify(config));
   writeFileSync(join(folder, "model.safetensors"), safetensorsBytes(tensors));

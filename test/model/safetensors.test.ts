@@ -3,6 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseModelConfig } from "../../worker/model/config.ts";
 import { readSafetensorsHeader, readTensorBytes } from "../../worker/model/safetensors.ts";
+import { widen } from "../../worker/model/stored-form.ts";
 import { Weights } from "../../worker/model/weights.ts";
 import { randomTensors, safetensorsBytes, temporaryFolder, tinyConfig, writeModelFolder } from "./folder.ts";
 
@@ -102,7 +103,8 @@ describe("Weights", () => {
     };
     const read = (bytes: Uint8Array) => {
       const tensors = readSafetensorsHeader(file(bytes));
-      return [...Weights.widen(tensors.get("a") ?? fail())];
+      const { dtype, ...tensor } = tensors.get("a") ?? fail();
+      return [...widen(dtype, readTensorBytes({ dtype, ...tensor }))];
     };
     expect(read(make("BF16", Uint16Array.of(0x3f80, 0xc020, 0x7f80)))).toEqual([1, -2.5, Infinity]);
     expect(read(make("F16", Uint16Array.of(0x3c00, 0xc100, 0x0001)))).toEqual([1, -2.5, 2 ** -24]);

@@ -38,7 +38,9 @@ describe("fused projections", () => {
   test("a part's bytes are the file's own", () => {
     const info = weights.info(`${layer}mlp.up_proj.weight`);
     expect(info.end - info.start).toBe(96 * tinyConfig.hidden_size * 4);
-    expect(new Float32Array(readTensorBytes(info).buffer)).toEqual(weights.float32(`${layer}mlp.up_proj.weight`));
+    expect([...new Float32Array(readTensorBytes(info).buffer)]).toEqual([
+      ...weights.float32(`${layer}mlp.up_proj.weight`),
+    ]);
   });
 
   test("unfused tensors are refused in a fused architecture, and the other way round", () => {

@@ -6,6 +6,7 @@
 import { z } from "zod";
 import { type Architecture, type Family, families, isArchitecture } from "./family.ts";
 import { ModelError } from "./model-error.ts";
+import { parseQuantization, type Quantization } from "./quantization.ts";
 import { type RopeConfig, rotation } from "./rope.ts";
 
 export interface ModelConfig {
@@ -40,6 +41,8 @@ export interface ModelConfig {
   readonly logitsDivisor: number;
   readonly contextTokens: number;
   readonly eosTokenIds: readonly number[];
+  /** How 8-bit weights are stored; undefined: there are none. */
+  readonly quantization: Quantization | undefined;
 }
 
 const dimension = (max: number) => z.number().int().min(1).max(max);
@@ -93,7 +96,7 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
   const parsed = schema.safeParse(json);
   if (!parsed.success) throw fieldError(parsed.error, file);
   const raw = parsed.data;
-  refuseQuantised(raw, file);
+  const quantization = quantizationOf(raw, file);
   const refuse: Refuse = (field, value) => {
     throw new ModelError(`${file}: "${field}" ${JSON.stringify(value)} is not supported for ${architecture}`);
   };
@@ -131,6 +134,7 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     logitsDivisor: family.multipliers ? raw.logits_scaling : 1,
     contextTokens: raw.max_position_embeddings,
     eosTokenIds: [raw.eos_token_id ?? []].flat(),
+    quantization,
   };
 }
 
@@ -148,16 +152,10 @@ function fieldError(error: z.ZodError, file: string, parent = ""): ModelError {
   return new ModelError(`${file}: "${parent}${issue?.path.join(".")}": ${issue?.message}`);
 }
 
-function refuseQuantised({ quantization_config, quantization }: RawConfig, file: string): void {
+function quantizationOf({ quantization_config, quantization }: RawConfig, file: string): Quantization | undefined {
   const given = quantization_config ?? quantization;
-  if (given == null) return;
-  const named = z.looseObject({ quant_method: z.string().optional(), bits: z.number().optional() }).safeParse(given);
-  const { quant_method: method, bits } = named.data ?? {};
-  const how = [method, bits === undefined ? undefined : `${bits} bits`].filter((word) => word !== undefined).join(", ");
-  const field = quantization_config == null ? "quantization" : "quantization_config";
-  throw new ModelError(
-    `${file}: quantised checkpoints are not supported ("${field}"${how && `: ${how}`}); take the model's own folder, with bfloat16, float16 or float32 weights; on the CPU SPANGATE_WEIGHTS=int8 serves those in 8 bits`,
-  );
+  if (given == null) return undefined;
+  return parseQuantization(given, quantization_config == null ? "quantization" : "quantization_config", file);
 }
 
 function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void {

@@ -7,7 +7,19 @@ import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { z } from "zod";
 import { ModelError } from "./model-error.ts";
 
-export const dtypeBytes = { F64: 8, F32: 4, F16: 2, BF16: 2, I64: 8, I32: 4, I16: 2, I8: 1, U8: 1, BOOL: 1 } as const;
+export const dtypeBytes = {
+  F64: 8,
+  F32: 4,
+  F16: 2,
+  BF16: 2,
+  I64: 8,
+  I32: 4,
+  I16: 2,
+  I8: 1,
+  U8: 1,
+  BOOL: 1,
+  F8_E4M3: 1,
+} as const;
 export type Dtype = keyof typeof dtypeBytes;
 
 export interface TensorInfo {
@@ -93,7 +105,7 @@ function checkCoverage(tensors: readonly TensorInfo[], dataStart: number, fileBy
 }
 
 /** Reads the tensor's bytes from the file. */
-export function readTensorBytes(tensor: TensorInfo): Uint8Array {
+export function readTensorBytes(tensor: TensorInfo): Uint8Array<ArrayBuffer> {
   const fd = openSync(tensor.file, "r");
   try {
     return readExactly(fd, tensor.start, tensor.end - tensor.start, tensor.file);
@@ -102,7 +114,7 @@ export function readTensorBytes(tensor: TensorInfo): Uint8Array {
   }
 }
 
-function readExactly(fd: number, start: number, byteLength: number, file: string): Buffer {
+function readExactly(fd: number, start: number, byteLength: number, file: string): Buffer<ArrayBuffer> {
   const buffer = Buffer.from(new ArrayBuffer(byteLength));
   let done = 0;
   while (done < byteLength) {

@@ -8,15 +8,14 @@ import { openSync, readSync } from "node:fs";
 import { type Embedder, type EmbedderCard, normalise } from "../contract/embedding.ts";
 import { loadModel } from "./load.ts";
 import { ModelError } from "./model-error.ts";
-import type { TensorInfo } from "./safetensors.ts";
+import { dtypeBytes } from "./safetensors.ts";
+import { applyScales, rowElements, type StoredTensor, widen } from "./stored-form.ts";
 
 /** Wider rows are folded to this many numbers by a random projection, whose signs come from a counter. */
 const maxDimensions = 512;
 /** How many rows, spread evenly over the vocabulary, the mean is computed from. */
 const meanRows = 4_096;
 const maxTokens = 8_192;
-
-const elementBytes: Readonly<Record<string, number>> = { F32: 4, F16: 2, BF16: 2 };
 
 /** @throws ModelError */
 export function openTokenEmbedder(folder: string, name?: string): Embedder {
@@ -34,9 +33,8 @@ export function openTokenEmbedder(folder: string, name?: string): Embedder {
   const mean = meanOf(rows, vocabSize, hiddenSize);
   const embedOne = (tokenIds: Int32Array): Float32Array => {
     const sum = new Float32Array(hiddenSize);
-    const row = new Float32Array(hiddenSize);
     for (const id of tokenIds) {
-      rows.read(id, row);
+      const row = rows.read(id);
       for (let i = 0; i < hiddenSize; i++) row[i] -= mean[i];
       normalise(row);
       const weight = Math.log(1 + id);
@@ -53,44 +51,32 @@ export function openTokenEmbedder(folder: string, name?: string): Embedder {
  */
 class Rows {
   readonly #fd: number;
-  readonly #start: number;
-  readonly #bytes: DataView;
-  readonly #dtype: string;
+  readonly #tensor: StoredTensor;
+  readonly #width: number;
 
-  constructor({ file, dtype, shape, start }: TensorInfo) {
-    const size = elementBytes[dtype];
-    if (size === undefined) throw new ModelError(`${file}: token embeddings have type ${dtype}`);
-    this.#fd = openSync(file, "r");
-    this.#start = start;
-    this.#bytes = new DataView(new ArrayBuffer((shape[1] ?? 0) * size));
-    this.#dtype = dtype;
+  constructor(tensor: StoredTensor) {
+    this.#fd = openSync(tensor.file, "r");
+    this.#tensor = tensor;
+    this.#width = rowElements(tensor.shape);
   }
 
-  read(row: number, into: Float32Array): void {
-    const bytes = this.#bytes;
-    const length = bytes.byteLength;
-    if (readSync(this.#fd, bytes, 0, length, this.#start + row * length) !== length) {
+  read(row: number): Float32Array {
+    const { dtype, start } = this.#tensor;
+    const bytes = new Uint8Array(this.#width * dtypeBytes[dtype]);
+    if (readSync(this.#fd, bytes, 0, bytes.length, start + row * bytes.length) !== bytes.length) {
       throw new ModelError("the file of token embeddings has become shorter");
     }
-    if (this.#dtype === "F32") for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat32(4 * i, true);
-    else if (this.#dtype === "F16") for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat16(2 * i, true);
-    else for (let i = 0; i < into.length; i++) into[i] = bfloat16(bytes.getUint16(2 * i, true));
+    const values = widen(dtype, bytes);
+    applyScales(values, this.#tensor, row * this.#width);
+    return values;
   }
-}
-
-const word = new DataView(new ArrayBuffer(4));
-/** bfloat16 is the upper half of a float32. */
-function bfloat16(half: number): number {
-  word.setUint32(0, half << 16);
-  return word.getFloat32(0);
 }
 
 function meanOf(rows: Rows, vocabSize: number, width: number): Float32Array {
   const count = Math.min(vocabSize, meanRows);
   const mean = new Float32Array(width);
-  const row = new Float32Array(width);
   for (let n = 0; n < count; n++) {
-    rows.read(Math.floor((n * vocabSize) / count), row);
+    const row = rows.read(Math.floor((n * vocabSize) / count));
     for (let i = 0; i < width; i++) mean[i] += row[i] / count;
   }
   return mean;

@@ -7,8 +7,18 @@ import { basename, join } from "node:path";
 import { z } from "zod";
 import type { ModelConfig } from "./config.ts";
 import { ModelError } from "./model-error.ts";
+import type { Quantization } from "./quantization.ts";
 import { readSafetensorsHeader, readTensorBytes, type TensorInfo } from "./safetensors.ts";
-import { type PairedRows, storedShapes, tensorLayout, unpairRows } from "./tensor-layout.ts";
+import {
+  applyScales,
+  assertWeights,
+  readScales,
+  rowElements,
+  type StoredTensor,
+  type WeightScales,
+  widen,
+} from "./stored-form.ts";
+import { storedShapes, tensorLayout, unpairRows } from "./tensor-layout.ts";
 
 const maxShards = 1_024;
 
@@ -56,10 +66,8 @@ export function readJson(file: string): unknown {
 /** Tables that older files contain although they follow from the configuration. */
 const derivedTensor = /\.rotary_emb\.inv_freq$/;
 
-/** A logical tensor's bytes in its file; the rows of each head may be stored in another order. */
-export interface StoredTensor extends TensorInfo {
-  readonly pairedRows?: PairedRows;
-}
+/** What belongs to 8-bit arithmetic of others: our activations and KV have more bits. */
+const unusedScale = /\.(?:input_scale|[kv]_scale)$/;
 
 export class Weights {
   /** The tensors, by logical name. */
@@ -77,14 +85,27 @@ export class Weights {
         throw new ModelError(`${folder}: tensor "${name}" is [${tensor.shape}], expected [${shape}]`);
       }
     }
+    const scales = readAllScales(folder, found, [...expected.keys()], config.quantization);
     // A tied head may still be stored; it is then a copy of the embedding and is not read.
     const allowed = config.tiedEmbeddings ? new Set(["lm_head.weight"]) : new Set();
-    const isKnown = (name: string) => expected.has(name) || allowed.has(name) || derivedTensor.test(name);
+    const isKnown = (name: string) =>
+      expected.has(name) ||
+      allowed.has(name) ||
+      scales.names.has(name) ||
+      derivedTensor.test(name) ||
+      (config.quantization !== undefined && unusedScale.test(name));
     const leftover = [...found.keys()].find((name) => !isKnown(name));
     if (leftover) throw new ModelError(`${folder}: tensor "${leftover}" does not belong to ${config.architecture}`);
     for (const [name, { stored, firstRow, shape, pairedRows }] of layout) {
       const whole = found.get(stored);
-      if (whole) this.#tensors.set(name, { ...rowsOf(whole, firstRow, shape), pairedRows });
+      if (!whole) continue;
+      const tensor = {
+        ...rowsOf(whole, firstRow, shape),
+        pairedRows,
+        ...scalesFrom(firstRow, scales.byWeight.get(stored)),
+      };
+      assertWeights(tensor);
+      this.#tensors.set(name, tensor);
     }
   }
 
@@ -103,21 +124,47 @@ export class Weights {
     return tensor;
   }
 
-  /** The logical tensor widened to float32, row-major. @throws ModelError for a type that is no float. */
+  /** The logical tensor widened to float32, row-major. */
   float32(name: string): Float32Array {
-    const { pairedRows, ...tensor } = this.info(name);
-    const stored = Weights.widen(tensor);
-    if (pairedRows === undefined) return stored;
-    return unpairRows(stored, stored.length / tensor.shape[0], pairedRows, new Float32Array(stored.length));
+    const tensor = this.info(name);
+    const stored = widen(tensor.dtype, readTensorBytes(tensor));
+    applyScales(stored, tensor);
+    if (tensor.pairedRows === undefined) return stored;
+    return unpairRows(stored, rowElements(tensor.shape), tensor.pairedRows, new Float32Array(stored.length));
   }
+}
 
-  static widen(tensor: TensorInfo): Float32Array {
-    const bytes = readTensorBytes(tensor);
-    if (tensor.dtype === "F32") return new Float32Array(bytes.buffer);
-    if (tensor.dtype === "BF16") return widenBfloat16(new Uint16Array(bytes.buffer));
-    if (tensor.dtype === "F16") return Float32Array.from(new Float16Array(bytes.buffer));
-    throw new ModelError(`${tensor.file}: a weight has type ${tensor.dtype}; supported: F32, BF16, F16`);
+interface AllScales {
+  /** By the stored name of the weights that they belong to. */
+  readonly byWeight: ReadonlyMap<string, WeightScales>;
+  /** The scales' own tensors. */
+  readonly names: ReadonlySet<string>;
+}
+
+/** The scales of every weight that is stored in 8 bits. @throws ModelError */
+function readAllScales(
+  folder: string,
+  found: ReadonlyMap<string, TensorInfo>,
+  stored: readonly string[],
+  quantization: Quantization | undefined,
+): AllScales {
+  const byWeight = new Map<string, WeightScales>();
+  const names = new Set<string>();
+  if (quantization === undefined) return { byWeight, names };
+  for (const name of stored) {
+    const weight = found.get(name);
+    if (weight?.dtype !== quantization.dtype) continue;
+    const scaleName = name.replace(/weight$/, quantization.scaleSuffix);
+    const scale = found.get(scaleName);
+    if (!scale) throw new ModelError(`${folder}: tensor "${scaleName}" is missing`);
+    byWeight.set(name, readScales(weight, scale, quantization, scaleName));
+    names.add(scaleName);
   }
+  return { byWeight, names };
+}
+
+function scalesFrom(firstRow: number, whole: WeightScales | undefined): Pick<StoredTensor, "scales"> {
+  return whole === undefined ? {} : { scales: { ...whole, firstRow } };
 }
 
 /** A range of a tensor's rows; rows stand one after the other. */
@@ -125,11 +172,4 @@ function rowsOf(tensor: TensorInfo, firstRow: number, shape: readonly number[]):
   const rowBytes = (tensor.end - tensor.start) / tensor.shape[0];
   const start = tensor.start + firstRow * rowBytes;
   return { ...tensor, shape, start, end: start + shape[0] * rowBytes };
-}
-
-/** bfloat16 is the upper half of a float32. */
-function widenBfloat16(halves: Uint16Array): Float32Array {
-  const words = new Uint32Array(halves.length);
-  for (let i = 0; i < halves.length; i++) words[i] = halves[i] << 16;
-  return new Float32Array(words.buffer);
 }

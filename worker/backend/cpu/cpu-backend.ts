@@ -273,17 +273,12 @@ function scale(values: Float32Array, factor: number): void {
   for (let i = 0; i < values.length; i++) values[i] *= factor;
 }
 
-/** The embedding stays in its stored type; rows are widened when they are read. */
-function readEmbedding(model: LoadedModel): EmbeddingTable {
-  const info = model.weights.info("model.embed_tokens.weight");
-  const types = { F32: "float32", F16: "float16", BF16: "bfloat16" } as const;
-  if (!(info.dtype in types)) throw new ModelError(`${info.file}: embedding of type ${info.dtype}`);
-  const type = types[info.dtype as keyof typeof types];
-  const { buffer } = readTensorBytes(info);
-  return {
-    type,
-    data: type === "float32" ? new Float32Array(buffer) : new Uint16Array(buffer),
-    rowCount: info.shape[0],
-    width: info.shape[1],
-  };
+/** The embedding stays in its stored type, where that is a float; rows are widened when they are read. */
+function readEmbedding({ weights }: LoadedModel): EmbeddingTable {
+  const name = "model.embed_tokens.weight";
+  const info = weights.info(name);
+  const [rowCount, width] = info.shape;
+  if (info.dtype === "F32" || info.scales) return { type: "float32", data: weights.float32(name), rowCount, width };
+  const type = info.dtype === "F16" ? "float16" : "bfloat16";
+  return { type, data: new Uint16Array(readTensorBytes(info).buffer), rowCount, width };
 }

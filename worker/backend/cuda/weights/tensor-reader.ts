@@ -4,9 +4,9 @@
  */
 import { type FileHandle, open } from "node:fs/promises";
 import { ModelError } from "../../../model/model-error.ts";
-import { type Dtype, dtypeBytes, type TensorInfo } from "../../../model/safetensors.ts";
+import { dtypeBytes } from "../../../model/safetensors.ts";
+import { applyScales, assertWeights, rowElements, type StoredTensor, widen } from "../../../model/stored-form.ts";
 import { unpairRows } from "../../../model/tensor-layout.ts";
-import type { StoredTensor } from "../../../model/weights.ts";
 import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import type { TensorReader, TensorUpload } from "./weights.ts";
 
@@ -42,7 +42,7 @@ export class FileReader implements TensorReader {
     const files = new Map<string, FileHandle>();
     try {
       for (const { tensor } of uploads) {
-        assertFloat(tensor);
+        assertWeights(tensor);
         if (!files.has(tensor.file)) files.set(tensor.file, await open(tensor.file, "r"));
       }
       await this.#runLanes(device, files, [...this.#parts(uploads)]);
@@ -100,16 +100,6 @@ function elementsAtOnce({ shape, pairedRows }: StoredTensor, most: number): numb
   return Math.max(Math.floor(most / headElements), 1) * headElements;
 }
 
-function rowElements(shape: readonly number[]): number {
-  return shape.slice(1).reduce((product, extent) => product * extent, 1);
-}
-
-function assertFloat({ file, dtype }: TensorInfo): void {
-  if (!["F32", "BF16", "F16"].includes(dtype)) {
-    throw new ModelError(`${file}: a weight has type ${dtype}; supported: F32, BF16, F16`);
-  }
-}
-
 async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array<ArrayBuffer>): Promise<void> {
   const { tensor, first, count, scale } = part;
   const size = dtypeBytes[tensor.dtype];
@@ -122,16 +112,13 @@ async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array
     if (bytesRead === 0) throw new ModelError(`${tensor.file}: ends ${bytes.length - done} bytes too early`);
     done += bytesRead;
   }
-  if (!isDirect) roundToBfloat16(widen(tensor.dtype, bytes), scale, out);
+  if (!isDirect) {
+    const values = widen(tensor.dtype, bytes);
+    applyScales(values, tensor, first);
+    roundToBfloat16(values, scale, out);
+  }
   const { pairedRows, shape } = tensor;
   if (pairedRows) unpairRows(out.slice(0, count), rowElements(shape), pairedRows, out);
-}
-
-function widen(dtype: Dtype, bytes: Uint8Array<ArrayBuffer>): Float32Array {
-  if (dtype === "F32") return new Float32Array(bytes.buffer);
-  if (dtype === "F16") return Float32Array.from(new Float16Array(bytes.buffer));
-  const words = Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16);
-  return new Float32Array(words.buffer);
 }
 
 /** Rounds to the nearest bfloat16, ties to even; NaN stays NaN. */

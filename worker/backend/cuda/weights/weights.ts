@@ -3,7 +3,7 @@
  * a layer needs four matrix products.
  */
 import type { ModelConfig } from "../../../model/config.ts";
-import type { StoredTensor } from "../../../model/weights.ts";
+import type { StoredTensor } from "../../../model/stored-form.ts";
 import { type ComputeDevice, DeviceBuffer } from "../device/device.ts";
 
 export interface LayerWeights {

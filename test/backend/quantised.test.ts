@@ -1,0 +1,63 @@
+/** 8-bit weights, the embedding's too, give the logits that the same weights give in float32, bit by bit. */
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import type { Backend } from "../../worker/backend/backend.ts";
+import { CpuBackend } from "../../worker/backend/cpu/cpu-backend.ts";
+import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
+import { FileReader } from "../../worker/backend/cuda/weights/tensor-reader.ts";
+import { type LoadedModel, loadModel } from "../../worker/model/load.ts";
+import { writeModelFolder } from "../model/folder.ts";
+import { forms, quantised, writeQuantised } from "../model/quantised-folder.ts";
+import { EmulatedDevice } from "./cuda/emulated-device.ts";
+import { answersOf, Texts } from "./relocate-answers.ts";
+
+// A step on the emulated device is computed in plain loops.
+setDefaultTimeout(60_000);
+
+const blockTokens = 8;
+/** GLM: fused matrices, and rows of q and k in another order. */
+const raw = {
+  architectures: ["GlmForCausalLM"],
+  num_hidden_layers: 2,
+  hidden_size: 48,
+  num_attention_heads: 3,
+  num_key_value_heads: 1,
+  head_dim: 64,
+  intermediate_size: 64,
+  vocab_size: 96,
+  rms_norm_eps: 1e-6,
+  max_position_embeddings: 512,
+  rope_theta: 100,
+  tie_word_embeddings: true,
+};
+const options = { kvBytes: 4 << 20, blockTokens, maxRows: 256, maxLogitRows: 16 };
+
+async function onCpu(model: LoadedModel): Promise<Backend> {
+  const cpu = { ...options, weightMode: "float32", kvType: "float32", threadCount: 2 } as const;
+  const backend = await CpuBackend.open(model, cpu);
+  afterAll(() => backend.dispose());
+  return backend;
+}
+
+async function onEmulatedDevice(model: LoadedModel): Promise<Backend> {
+  // Parts that begin and end within a row.
+  const reader = new FileReader({ partElements: 1_000, laneCount: 3 });
+  const backend = await CudaBackend.open(new EmulatedDevice(64), model, { ...options, reserveBytes: 0, reader });
+  afterAll(() => backend.dispose());
+  return backend;
+}
+
+const form = forms["compressed-tensors, groups of a row"];
+const { stored, plain } = quantised(raw, form, /(_proj|embed_tokens)\.weight$/);
+const inBytes = loadModel(writeQuantised(raw, form, stored), "float32");
+const inFloats = loadModel(writeModelFolder(raw, plain), "float32");
+const texts = new Texts(raw.vocab_size, blockTokens);
+
+test.each([
+  ["the CPU", onCpu],
+  ["an emulated device", onEmulatedDevice],
+] as const)("on %s", async (_, open) => {
+  const groups = [[texts.ask(0, [1, 3, 0])]];
+  const answers = await answersOf(await open(inBytes), "deferred", groups);
+  expect(answers.size).toBe(1);
+  expect(answers).toEqual(await answersOf(await open(inFloats), "deferred", groups));
+});

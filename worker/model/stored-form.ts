@@ -1,0 +1,119 @@
+/**
+ * The types that weights have in files, widened to float32. 8-bit weights have scales beside them (quantization.ts);
+ * a weight is the product of its number and its scale, rounded to float32 once.
+ */
+import { ModelError } from "./model-error.ts";
+import type { Quantization } from "./quantization.ts";
+import { type Dtype, readTensorBytes, type TensorInfo } from "./safetensors.ts";
+import type { PairedRows } from "./tensor-layout.ts";
+
+/** The scales of a stored matrix: one for each `rowsPerScale` rows and `columnsPerScale` columns. */
+export interface WeightScales {
+  /** [rows / rowsPerScale, scalesPerRow], each dimension rounded up */
+  readonly values: Float32Array;
+  readonly rowsPerScale: number;
+  readonly columnsPerScale: number;
+  readonly scalesPerRow: number;
+  /** The row of the stored matrix at which the tensor begins. */
+  readonly firstRow: number;
+}
+
+/** A logical tensor's bytes in its file; the rows of each head may be stored in another order. */
+export interface StoredTensor extends TensorInfo {
+  readonly pairedRows?: PairedRows;
+  /** Set for 8-bit weights. */
+  readonly scales?: WeightScales;
+}
+
+/** Floats without scales. */
+const floatTypes: ReadonlySet<Dtype> = new Set(["F32", "F16", "BF16"]);
+
+/** @throws ModelError when the tensor's numbers mean no weights */
+export function assertWeights({ file, dtype, scales }: StoredTensor): void {
+  if (floatTypes.has(dtype) || scales !== undefined) return;
+  throw new ModelError(
+    `${file}: a weight has type ${dtype}; supported: F32, BF16, F16, and 8 bits as "quantization_config" says`,
+  );
+}
+
+/**
+ * Reads and checks a matrix's scales.
+ * @param weight the matrix, whole
+ * @param stored its scales' tensor
+ * @param name of the scales, in errors
+ * @throws ModelError for another shape than the quantisation asks for, a type that is no float, a scale that is not finite
+ */
+export function readScales(
+  weight: TensorInfo,
+  stored: TensorInfo,
+  quantization: Quantization,
+  name: string,
+): WeightScales {
+  const [rows, columns = 1] = weight.shape;
+  const rowsPerScale = Math.min(quantization.rowsPerScale, rows);
+  const columnsPerScale = Math.min(quantization.columnsPerScale, columns);
+  const scalesPerRow = Math.ceil(columns / columnsPerScale);
+  const expected = [Math.ceil(rows / rowsPerScale), scalesPerRow];
+  // One scale for each row is written as [rows, 1] and as [rows], one for the tensor also as [].
+  const significant = (shape: readonly number[]) => shape.filter((extent) => extent !== 1).join();
+  if (significant(stored.shape) !== significant(expected)) {
+    throw new ModelError(`${stored.file}: tensor "${name}" is [${stored.shape}], expected [${expected}]`);
+  }
+  if (!floatTypes.has(stored.dtype)) {
+    throw new ModelError(`${stored.file}: tensor "${name}" has type ${stored.dtype}; scales are F32, BF16 or F16`);
+  }
+  const values = widen(stored.dtype, readTensorBytes(stored));
+  const bad = values.findIndex((value) => !Number.isFinite(value));
+  if (bad >= 0) throw new ModelError(`${stored.file}: tensor "${name}": scale ${bad} is ${values[bad]}`);
+  return { values, rowsPerScale, columnsPerScale, scalesPerRow, firstRow: 0 };
+}
+
+/** Every value of an 8-bit float with 4 bits of exponent and 3 of mantissa, which has no infinity (Micikevicius et al. 2022, table 1). */
+const e4m3Values = Float32Array.from({ length: 256 }, (_, byte) => {
+  const sign = byte & 0x80 ? -1 : 1;
+  const exponent = (byte >> 3) & 0xf;
+  const mantissa = byte & 0x7;
+  if (exponent === 0xf && mantissa === 0x7) return Number.NaN;
+  return sign * (exponent === 0 ? mantissa * 2 ** -9 : (8 + mantissa) * 2 ** (exponent - 10));
+});
+
+/** Numbers as they are stored, without their scales. @throws RangeError for a type that no weight has */
+export function widen(dtype: Dtype, bytes: Uint8Array<ArrayBuffer>): Float32Array {
+  if (dtype === "F32") return new Float32Array(bytes.buffer);
+  if (dtype === "F16") return Float32Array.from(new Float16Array(bytes.buffer));
+  if (dtype === "I8") return Float32Array.from(new Int8Array(bytes.buffer));
+  if (dtype === "F8_E4M3") {
+    const values = new Float32Array(bytes.length);
+    for (let i = 0; i < values.length; i++) values[i] = e4m3Values[bytes[i]];
+    return values;
+  }
+  if (dtype !== "BF16") throw new RangeError(`a weight of type ${dtype}`);
+  const halves = new Uint16Array(bytes.buffer);
+  const words = new Uint32Array(halves.length);
+  // bfloat16 is the upper half of a float32.
+  for (let i = 0; i < halves.length; i++) words[i] = halves[i] << 16;
+  return new Float32Array(words.buffer);
+}
+
+/**
+ * Multiplies stored numbers by their scales, in place.
+ * @param values elements `first`, `first` + 1, … of the tensor, in stored order
+ */
+export function applyScales(values: Float32Array, tensor: StoredTensor, first = 0): void {
+  if (tensor.scales === undefined) return;
+  const { values: scales, rowsPerScale, columnsPerScale, scalesPerRow, firstRow } = tensor.scales;
+  const width = rowElements(tensor.shape);
+  for (let at = 0; at < values.length; ) {
+    const column = (first + at) % width;
+    const row = firstRow + (first + at - column) / width;
+    const block = Math.floor(column / columnsPerScale);
+    const scale = scales[Math.floor(row / rowsPerScale) * scalesPerRow + block];
+    const end = Math.min(values.length, at + Math.min((block + 1) * columnsPerScale, width) - column);
+    for (; at < end; at++) values[at] *= scale;
+  }
+}
+
+/** Numbers of a row. */
+export function rowElements(shape: readonly number[]): number {
+  return shape.slice(1).reduce((product, extent) => product * extent, 1);
+}
