@@ -52,7 +52,7 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
     case "evict":
       return engine.evict(message.blockKeys, message.owner);
     case "pin":
-      return engine.pin(message.blockKeys, message.pinned);
+      return engine.pin(message.blockKeys, message.pinned, message.tier);
     case "keep":
     case "catalog":
     case "moved":
@@ -74,7 +74,9 @@ function statsOf(engine: Engine, { residentKvBytes }: OpenBackend): WorkerStats 
 function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBackend, engine: Engine): ModelCard {
   const { blockTokens } = backend.shape;
   const format = engine.tiers.disk?.format;
+  const { hostBlocks } = backend;
   return {
+    ...(hostBlocks && { hostKv: { blockCount: hostBlocks.slots.length, bytesPerBlock: hostBlocks.format.bytes } }),
     ...(format && { kvFormat: { name: format.name, blockTokens, blockBytes: format.bytes } }),
     id: config.modelName || model.id,
     digest: model.digest,

@@ -104,6 +104,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     maxWaiting: limits.waitingRequests,
     maxWaitingTokens: limits.waitingTokens,
     abortGraceMs: limits.abortGraceMs,
+    blocksInFiles: (blockKeys) => options.kv?.().blocksOnDisk(blockKeys) ?? 0,
     ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
     ...(options.onFailed && { onFailed: options.onFailed }),
   });

@@ -5,6 +5,7 @@
 import type { TenantId } from "../../db/ids.ts";
 import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { FairQueue } from "./fair-queue.ts";
@@ -53,6 +54,8 @@ export interface DispatcherOptions {
   readonly abortGraceMs: number;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
+  /** How many of a chain's first blocks lie in files; absent: none do. */
+  readonly blocksInFiles?: (blockKeys: readonly BlockKey[]) => number;
   readonly nowMs?: () => number;
   /** Called when a request that was accepted ends with this error. */
   readonly onFailed?: (code: ErrorCode) => void;

@@ -224,6 +224,11 @@ export class KvObjects {
     return this.#isOn ? this.#places.tiersHolding(blockKeys) : [];
   }
 
+  /** How many of a chain's first blocks lie in files on the disk. */
+  blocksOnDisk(blockKeys: readonly BlockKey[]): number {
+    return this.#isOn ? this.#places.blocksOnDisk(blockKeys) : 0;
+  }
+
   /**
    * Has a worker write a span that it holds. Resolves when that is done, or will not be.
    * @param usedBefore only files that were last used before this time (Unix milliseconds) make room; default: any

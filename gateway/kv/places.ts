@@ -114,6 +114,16 @@ export class KvPlaces {
     return held;
   }
 
+  /** How many of a chain's first blocks lie in files of the folder. */
+  blocksOnDisk(blockKeys: readonly BlockKey[]): number {
+    for (let first = 0; first < blockKeys.length; first += extentBlocks) {
+      const lastKey = blockKeys[Math.min(first + extentBlocks, blockKeys.length) - 1];
+      const row = lastKey === undefined ? undefined : findKvObjectByKey(this.#options.db, lastKey);
+      if (row?.onDisk !== 1) return first;
+    }
+    return blockKeys.length;
+  }
+
   /** Makes room in the folder for a file of the tenant's. @returns why it may not come there */
   makeRoom(bytes: number, tenantId: TenantId, usedBefore = Number.MAX_SAFE_INTEGER): NoRoom | undefined {
     let { all, own } = this.#options.writing(tenantId);

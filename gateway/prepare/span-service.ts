@@ -3,7 +3,7 @@ import type { TenantId } from "../../db/ids.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
-import type { KvTier } from "../../worker/contract/tiers.ts";
+import type { KvTier, WorkerTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import { unlessAborted } from "../base/hold.ts";
@@ -11,7 +11,7 @@ import { limits } from "../config.ts";
 import type { PreparedSpan, PrepareFacts, SpanPort, SpanText } from "../corpus/base/ports.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { TenantPart } from "../dispatch/kv/evictions.ts";
-import type { Pins } from "../dispatch/kv/pins.ts";
+import type { PinnedBlocks, Pins } from "../dispatch/kv/pins.ts";
 import type { Residency } from "../dispatch/kv/residency.ts";
 import type { UseCounts } from "../dispatch/kv/use-counts.ts";
 import { FragmentPlacement, fragmentHolders } from "../dispatch/placement/fragment-placement.ts";
@@ -58,6 +58,8 @@ interface PrepareWork
 const pinnedPart = 1 / 8;
 /** A job with a bucket as its target waits so long for the copies of a group, and then tries again. */
 const [longestUploadMs, lookAgainMs] = [30_000, 50];
+/** What is computed is copied to the host's memory beside the steps; a job waits so long for that. */
+const longestCopyMs = 10_000;
 
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
@@ -108,6 +110,7 @@ export class SpanService implements SpanPort {
         yield { id: span.id, tokens: tokenCount, source: goal.tier, worker: null };
         continue;
       }
+      if (goal?.tier === "host") this.#requireHostRoom(goal.tokensThere + groupTokens + tokenCount);
       const full = group.length >= limits.prepareSpans || groupTokens + tokenCount > limits.prepareTokens;
       if (group.length > 0 && full) {
         yield* this.#prepare(group, work);
@@ -147,21 +150,20 @@ export class SpanService implements SpanPort {
     return this.#deps.registry.card() !== undefined;
   }
 
-  setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void {
-    this.#deps.pins.set(tenants);
+  setPinned(tenants: PinnedBlocks, spanKeys: ReadonlySet<BlockKey>, below?: PinnedBlocks): void {
+    this.#deps.pins.set(tenants, below);
     this.#deps.kv?.account.setPinned(spanKeys);
   }
 
   get tiers(): readonly KvTier[] {
-    return ["device", ...(this.#deps.kv?.tiers ?? [])];
+    const isHost = this.#deps.registry.ready().some(({ card }) => card?.hostKv !== undefined);
+    return ["device", ...(isHost ? ["host" as const] : []), ...(this.#deps.kv?.tiers ?? [])];
   }
 
   mostPinnedBlocks(tenantId: TenantId, tier: KvTier): number {
     const card = this.#deps.registry.card();
     if (card === undefined) return 0;
-    const shared = this.#deps.kv?.usage().find((use) => use.tier === tier);
-    const bytes = tier === "device" ? card.blockCount * card.kvBytesPerBlock : (shared?.quotaBytes ?? 0);
-    const blockBytes = tier === "device" ? card.kvBytesPerBlock : (card.kvFormat?.blockBytes ?? card.kvBytesPerBlock);
+    const { bytes, blockBytes } = this.#sizeOf(tier, card);
     const allowed = this.#deps.kvQuotaBytesOf(tenantId, tier) ?? bytes * pinnedPart;
     return Math.floor(Math.min(allowed, bytes) / blockBytes);
   }
@@ -170,12 +172,42 @@ export class SpanService implements SpanPort {
     return this.#deps.kv?.tiersHolding(blockKeys) ?? [];
   }
 
-  residentWorkers(spanKey: BlockKey): readonly number[] {
-    return this.#deps.residency.holders(spanKey).map(workerNumber);
+  residentWorkers(spanKey: BlockKey, tier: WorkerTier = "device"): readonly number[] {
+    return this.#deps.residency.holders(spanKey, tier).map(workerNumber);
   }
 
   isKept(spanKey: BlockKey): boolean {
     return this.#deps.kv?.isKept(spanKey) !== false;
+  }
+
+  /** Bytes of a tier, on each worker or of all files, and of a block in it. */
+  #sizeOf(tier: KvTier, { blockCount, kvBytesPerBlock, hostKv, kvFormat }: ModelCard) {
+    if (tier === "device") return { bytes: blockCount * kvBytesPerBlock, blockBytes: kvBytesPerBlock };
+    if (tier === "host") {
+      const { blockCount: blocks, bytesPerBlock } = hostKv ?? { blockCount: 0, bytesPerBlock: kvBytesPerBlock };
+      return { bytes: blocks * bytesPerBlock, blockBytes: bytesPerBlock };
+    }
+    const shared = this.#deps.kv?.usage().find((use) => use.tier === tier);
+    return { bytes: shared?.quotaBytes ?? 0, blockBytes: kvFormat?.blockBytes ?? kvBytesPerBlock };
+  }
+
+  /** @throws ApiError storage_full when the workers' memory of the host has no room for so many tokens of spans */
+  #requireHostRoom(tokens: number): void {
+    const cards = this.#deps.registry.ready().map(({ card }) => card);
+    const most = cards.reduce((sum, card) => sum + (card?.hostKv?.blockCount ?? 0) * (card?.blockTokens ?? 0), 0);
+    if (tokens <= most) return;
+    const message = `The host's memory has room for ${most} tokens of KV: the fragments have more. SPANGATE_KV_HOST_BYTES is its size.`;
+    throw new ApiError("storage_full", { message });
+  }
+
+  /** Waits until the worker has copied the span down. @throws ApiError storage_full when it does not */
+  async #awaitHostCopy(span: SpanText, { workerId }: FinishedEvent, signal: AbortSignal): Promise<void> {
+    const { blockKeys } = this.lowerSpan(span);
+    const isThere = (): boolean => blockKeys.every((key) => this.#deps.residency.holds(workerId, key, "host"));
+    const untilMs = performance.now() + longestCopyMs;
+    while (!isThere() && !signal.aborted && performance.now() < untilMs) await Bun.sleep(lookAgainMs);
+    if (isThere() || signal.aborted) return;
+    throw new ApiError("storage_full", { message: "The host's memory has no room for more KV now." });
   }
 
   /**
@@ -188,6 +220,7 @@ export class SpanService implements SpanPort {
     { signal, readAtMs, goal }: PrepareWork,
   ): Promise<void> {
     const { kv, dispatcher } = this.#deps;
+    if (goal?.tier === "host" && report !== undefined) return this.#awaitHostCopy(span, report, signal);
     if (kv === undefined || report === undefined || goal?.tier === "device") return;
     const plan = this.#lowerer().preparePlan([span]);
     if (dispatcher.evictions.concern({ plan, tenantId: "" }, readAtMs)) return;
@@ -247,7 +280,8 @@ export class SpanService implements SpanPort {
     if (spanKey === undefined) return [];
     const workers = fragmentHolders(registry.ready(), residency);
     const fragment = { corpus: span.salt, spanKey, blockCount: blockKeys.length, uses: uses.of(spanKey) };
-    return this.#homes.of(fragment, workers, residency.holders(spanKey));
+    const holders = residency.holders(spanKey, "device");
+    return this.#homes.of(fragment, workers, holders.length > 0 ? holders : residency.holders(spanKey));
   }
 
   async #run(

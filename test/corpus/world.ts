@@ -105,9 +105,16 @@ export class FakeSpans implements SpanPort {
 
   pinnedSpans: ReadonlySet<BlockKey> = new Set();
 
-  setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void {
+  pinnedBelow: ReadonlyMap<BlockKey, string> = new Map();
+
+  setPinned(
+    tenants: ReadonlyMap<BlockKey, string>,
+    spanKeys: ReadonlySet<BlockKey>,
+    below: ReadonlyMap<BlockKey, string>,
+  ): void {
     this.pinned = tenants;
     this.pinnedSpans = spanKeys;
+    this.pinnedBelow = below;
   }
 
   mostPinnedBlocks(): number {

@@ -12,6 +12,7 @@ import type { BlockKey } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
 import { makeRig, corpusSalt as salt } from "../dispatch/rig.ts";
+import { until } from "../support/until.ts";
 import { models, textSide } from "../text/models.ts";
 
 const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
@@ -72,7 +73,7 @@ class FakeFiles implements NonNullable<SpanServiceDeps["kv"]> {
 }
 
 describe("where prepared KV has to be", () => {
-  const goal = (tier: KvTier) => ({ goal: { tier, sinceMs: 0 } });
+  const goal = (tier: KvTier) => ({ goal: { tier, sinceMs: 0, tokensThere: 0 } });
 
   test("a worker alone: nothing is written; files: what lies there is not computed again", async () => {
     const files = new FakeFiles();
@@ -91,6 +92,35 @@ describe("where prepared KV has to be", () => {
     expect(files.touched).toEqual(rig.spans.lowerSpan(a).blockKeys.slice(-1));
     // Only the span that was not there was given to a worker.
     expect(rig.processes[0]?.submits.at(-1)?.plan.runs.map(({ spanId }) => spanId)).toEqual(["b"]);
+  });
+
+  test("the host's memory: it waits for the copy, and says what has no room", async () => {
+    const files = new FakeFiles();
+    using rig = service(["cpu"], undefined, files);
+    const [process] = rig.processes;
+    expect(rig.spans.tiers).toEqual(["device", "disk"]);
+    process?.handlers.onMessage({
+      type: "ready",
+      card: { ...fakeCard, hostKv: { blockCount: 8, bytesPerBlock: 100 } },
+    });
+    expect(rig.spans.tiers).toEqual(["device", "host", "disk"]);
+    expect(rig.spans.mostPinnedBlocks("tenant_free", "host")).toBe(1);
+    const a = fragment("a", 10);
+    const { blockKeys, rootKey, tokenIds } = rig.spans.lowerSpan(a);
+    let isDone = false;
+    const prepared = prepare(rig.spans, [a], undefined, goal("host")).finally(() => (isDone = true));
+    await until(() => process?.submits.length === 1, "it is computed");
+    await Bun.sleep(30);
+    expect([isDone, files.kept.size]).toEqual([false, 0]);
+    const previousKeys = [rootKey, ...blockKeys].slice(0, blockKeys.length);
+    const copied = { sequence: 1, type: "stored", tier: "host", blockKeys, previousKeys } as const;
+    rig.residency.apply("worker-0", [{ ...copied, tokenCounts: blockKeys.map(() => fakeCard.blockTokens) }]);
+    expect(await prepared).toMatchObject([{ id: "a", worker: 0 }]);
+    expect(rig.spans.residentWorkers(blockKeys.at(-1) ?? rootKey, "host")).toEqual([0]);
+    const tokensThere = 8 * fakeCard.blockTokens - tokenIds.length + 1;
+    const refused = prepare(rig.spans, [a], undefined, { goal: { tier: "host", sinceMs: 0, tokensThere } });
+    const refusal = await refused.catch((error: unknown) => error);
+    expect(refusal).toMatchObject({ code: "storage_full", message: expect.stringContaining("SPANGATE_KV_HOST_BYTES") });
   });
 
   test.each([

@@ -122,7 +122,7 @@ function openFetches() {
   const runs = Array.from({ length: 6 }, (_, index) => lacking(1 + 100 * index));
   fetches.add(runs.map(({ object }) => object));
   const want = (index: number): boolean => {
-    fetches.want([{ runs: [runs[index]?.run as LackingRun], reservedBlocks: 0 }]);
+    fetches.want([{ runs: [runs[index]?.run as LackingRun], openRun: undefined, reservedBlocks: 0 }]);
     return fetches.isBusy;
   };
   return { clock, asked, fetches, want, ids: runs.map(({ object }) => object.id) };

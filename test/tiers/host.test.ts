@@ -1,5 +1,6 @@
 /** Blocks in the host's memory: what comes back, what never does, and the invariants after every step. */
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import type { WorkerTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { eosTokenIds, TinyWorld } from "../engine/harness.ts";
 import { countUp, submitPlan } from "../engine/plans.ts";
@@ -53,10 +54,10 @@ async function crowdOut(world: TinyWorld): Promise<void> {
 const keysOf = (message: Parameters<typeof referenceAnswer>[0]): BlockKey[] =>
   message.plan.runs.flatMap(({ kind, blockKeys }) => (kind === "span" ? blockKeys : []));
 
-/** What the KV events say is resident. */
-function residentKeys(world: TinyWorld): Set<BlockKey> {
+/** What the KV events say is resident in a tier. */
+function residentKeys(world: TinyWorld, tier: WorkerTier): Set<BlockKey> {
   const keys = new Set<BlockKey>();
-  for (const event of world.kvEvents) {
+  for (const event of world.kvEvents.filter((of) => (of.tier ?? "device") === tier)) {
     for (const key of event.blockKeys) {
       if (event.type === "removed" ? !keys.delete(key) : keys.has(key)) throw new Error(`${event.type} twice`);
       if (event.type === "stored") keys.add(key);
@@ -69,8 +70,9 @@ function expectQuiet(world: TinyWorld): void {
   const { cache, pool, loads } = hostOf(world);
   expect(loads.isBusy).toBe(false);
   expect(pool.availableCount).toBe(pool.blockCount);
-  const held = new Set([...cache.resident(), ...world.engine.cache.resident()].map(([key]) => key));
-  expect([...residentKeys(world)].toSorted()).toEqual([...held].toSorted());
+  for (const [tier, held] of [["device", world.engine.cache] as const, ["host", cache] as const]) {
+    expect([...residentKeys(world, tier)].toSorted()).toEqual([...held.resident()].map(([key]) => key).toSorted());
+  }
 }
 
 describe("spans that left the device", () => {
@@ -116,6 +118,65 @@ describe("spans that left the device", () => {
     // Two blocks of the pool were left to the spans. Nothing came twice.
     expect(hostOf(world).loads.counts.bytes).toBe(26 * world.backend.mover.format.bytes);
   });
+});
+
+describe("a part of a run that the host has", () => {
+  /** @param tokenMs what steps have shown that a token takes. @returns rows that are computed */
+  async function rowsWhere(tokenMs: number): Promise<number> {
+    const world = openWorld(40, 64);
+    await ask(world, submitPlan("prepare", { spans }, { params: { maxTokens: 0 } }));
+    await crowdOut(world);
+    // The first copies show what a block takes: the clock stands still until a step is over.
+    await ask(world, submitPlan("first", { spans: spans.slice(0, 1), question: countUp(70, 5) }));
+    await crowdOut(world);
+    world.engine.tiers.noteStep(1_000, 1_000 * tokenMs);
+    const message = submitPlan("a", { spans, question: countUp(80, 5) }, { params: { maxTokens: 1 } });
+    const rows = world.backend.rowCount;
+    await ask(world, message);
+    expect(world.tokensOf("a")).toEqual(answerOf(message));
+    expectQuiet(world);
+    return world.backend.rowCount - rows;
+  }
+
+  test("comes up where computing takes longer, and is computed where copying does", async () => {
+    expect(await rowsWhere(1_000)).toBe(5);
+    // Two blocks are still on the device.
+    expect(await rowsWhere(1e-9)).toBe(5 + 104 - 8);
+  });
+});
+
+test("what is prepared lies in the host's memory too, also when it is found on the device alone", async () => {
+  const world = openWorld(60, 12);
+  const message = submitPlan("prepare", { spans: spans.slice(0, 1) }, { params: { maxTokens: 0 } });
+  await ask(world, message);
+  // Other spans take its slots; on the device all have room.
+  await ask(world, submitPlan("others", { spans: spans.slice(2) }, { params: { maxTokens: 0 } }));
+  const [key] = keysOf(message).slice(-1);
+  const isBelow = (): boolean => hostOf(world).cache.has(key as BlockKey);
+  expect([world.engine.cache.has(key as BlockKey), isBelow()]).toEqual([true, false]);
+  // A question does not push out what others keep there.
+  await ask(
+    world,
+    submitPlan("a", { spans: spans.slice(0, 1), question: countUp(80, 2) }, { params: { maxTokens: 1 } }),
+  );
+  expect(isBelow()).toBe(false);
+  await ask(world, { ...message, requestId: "again" });
+  expect(isBelow()).toBe(true);
+});
+
+test("a pin in the host's memory leaves the device's pool alone", async () => {
+  const world = openWorld(40, 16);
+  const message = submitPlan("prepare", { spans: spans.slice(0, 1) }, { params: { maxTokens: 0 } });
+  world.engine.pin(keysOf(message), true, "host");
+  await ask(world, message);
+  for (const [index, other] of [spans[2], spans[3], countUp(50, 40)].entries()) {
+    await ask(world, submitPlan(`o${index}`, { spans: [other ?? []] }, { params: { maxTokens: 0 } }));
+  }
+  await crowdOut(world);
+  const found = [hostOf(world).cache, world.engine.cache].map((cache) =>
+    keysOf(message).filter((key) => cache.has(key)),
+  );
+  expect(found.map(({ length }) => length)).toEqual([9, 0]);
 });
 
 describe("eviction", () => {

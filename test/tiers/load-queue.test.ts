@@ -58,7 +58,7 @@ describe("a part of a run", () => {
   /** Asks where a token takes so long to be computed. @returns rows that were computed, and objects that were loaded */
   async function ask(tokenMs: number): Promise<{ rows: number; loaded: number }> {
     const world = openWorld();
-    world.engine.tiers.disk?.loads.noteStep(1_000, 1_000 * tokenMs);
+    world.engine.tiers.noteStep(1_000, 1_000 * tokenMs);
     world.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects, warm: false });
     world.engine.submit(submitPlan("a", { spans, question: countUp(80, 5) }, { params: { maxTokens: 1 } }));
     await world.settle();

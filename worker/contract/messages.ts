@@ -6,7 +6,7 @@ import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
 import type { KvObject } from "./kv-object.ts";
 import type { ModelCard } from "./model-card.ts";
 import type { PlanOwners } from "./owners.ts";
-import type { KvTier } from "./tiers.ts";
+import type { KvTier, WorkerTier } from "./tiers.ts";
 import type { BlockKey } from "./units.ts";
 
 /** The part of an earlier run that a run sees, in chain positions: q at position p reads it as if at p - offset. */
@@ -223,8 +223,14 @@ export type GatewayMessage =
   | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[]; readonly owner?: number }
   /**
    * Blocks with these keys, also those stored later, are evicted last among their owner's; `pinned: false` ends that.
+   * With `tier`: in the host's memory alone, not on the device.
    */
-  | { readonly type: "pin"; readonly blockKeys: readonly BlockKey[]; readonly pinned: boolean }
+  | {
+      readonly type: "pin";
+      readonly blockKeys: readonly BlockKey[];
+      readonly pinned: boolean;
+      readonly tier?: Extract<WorkerTier, "host">;
+    }
   | { readonly type: "stats"; readonly id: number }
   /** Finish what runs, take nothing new, then exit. */
   | { readonly type: "drain" };
@@ -241,6 +247,8 @@ export type KvEvent = StoredEvent | RemovedEvent;
 export interface StoredEvent {
   readonly sequence: number;
   readonly type: "stored";
+  /** Default: the device. */
+  readonly tier?: WorkerTier;
   readonly blockKeys: readonly BlockKey[];
   /** For each block: the key it was chained from (for the first one its run's rootKey), and the tokens it holds. */
   readonly previousKeys: readonly BlockKey[];
@@ -250,6 +258,8 @@ export interface StoredEvent {
 export interface RemovedEvent {
   readonly sequence: number;
   readonly type: "removed";
+  /** Where they are no more; default: on the device. */
+  readonly tier?: WorkerTier;
   readonly blockKeys: readonly BlockKey[];
 }
 
@@ -266,6 +276,10 @@ export interface TierStats {
   readonly readMs: number;
   readonly writtenBytes: number;
   readonly writeMs: number;
+  /**
+   * What bringing a token's KV takes, in prompt tokens that are computed meanwhile; absent until both were measured.
+   */
+  readonly loadCost?: number;
   readonly loads: Readonly<Record<LoadOutcome, number>>;
 }
 

@@ -25,4 +25,6 @@ export interface ModelCard {
   readonly blends?: false;
   /** What the worker's files of KV hold; absent: it keeps none. */
   readonly kvFormat?: KvFormat;
+  /** Memory of the host beside the device's pool; absent: there is none. */
+  readonly hostKv?: { readonly blockCount: number; readonly bytesPerBlock: number };
 }

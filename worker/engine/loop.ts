@@ -129,9 +129,9 @@ export class Engine {
     this.#flushEvents();
   }
 
-  /** Pins keys, present and future, or unpins them (PrefixCache.pin). */
-  pin(blockKeys: readonly BlockKey[], pinned: boolean): void {
-    this.cache.pin(blockKeys, pinned);
+  /** Pins keys, present and future, or unpins them (PrefixCache.pin). @param tier "host": not on the device */
+  pin(blockKeys: readonly BlockKey[], pinned: boolean, tier?: "host"): void {
+    if (tier === undefined) this.cache.pin(blockKeys, pinned);
     this.tiers.pin(blockKeys, pinned);
   }
 
@@ -205,7 +205,7 @@ export class Engine {
     }
     const result = await this.#resultOf(step);
     if (result !== undefined) {
-      this.tiers.disk?.loads.noteStep(rowCount(step.plan), this.#clock() - beganAt);
+      this.tiers.noteStep(rowCount(step.plan), this.#clock() - beganAt);
       this.#collect(step, result);
     }
     for (const request of this.#inFlight.shift()) this.#scheduler.releaseBlocks(request);
@@ -228,7 +228,7 @@ export class Engine {
   #makeTiers({ backend, modelDigest, files, clock }: EngineOptions): Tiers {
     if (this.relocation !== undefined) return new Tiers(undefined, undefined);
     return tiersOf({
-      ...{ backend, modelDigest, files, clock, emit: this.#emit, events: this.#events },
+      ...{ backend, modelDigest, files, clock, emit: this.#emit, events: this.#events.host },
       ...{ pool: this.#pool, cache: this.cache, blockTokens: backend.shape.blockTokens },
       reservedBlocks: () => this.#scheduler.reservedBlocks,
       isDecoding: () => this.#scheduler.running.some(({ decoding }) => decoding),

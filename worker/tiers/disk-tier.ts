@@ -116,7 +116,8 @@ export class DiskTier {
   stats(): TierStats {
     const [read, written] = [this.loads.counts, this.#keeps.counts];
     const writes = { writtenBytes: written.bytes, writeMs: written.ms };
-    return { tier: "disk", readBytes: read.bytes, readMs: read.ms, ...writes, loads: { ...read.outcomes } };
+    const cost = this.loads.loadCost;
+    return { tier: "disk", readBytes: read.bytes, readMs: read.ms, ...writes, ...cost, loads: { ...read.outcomes } };
   }
 
   /** Whether requests wait for files. */

@@ -2,7 +2,8 @@
  * Brings blocks up from the host's memory. To the scheduler that is a prefill by somebody else, as with files (loads.ts):
  * keys that come count as claimed, and a block is found once it is stored. Blocks are copied beside the pool first, while
  * steps run; when a copy has arrived, they are put into blocks that were free, stored and released in one go. So no block
- * of the pool is held while a copy runs. Tenants are served in turn, a copy each.
+ * of the pool is held while a copy runs. Tenants are served in turn, a copy each. What is computed sooner than it would
+ * come up is computed: both are measured.
  */
 import type { HostBlocks } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
@@ -10,6 +11,7 @@ import { DerivationTwins } from "../cache/derivations.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { KvOwner } from "../contract/owners.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
+import { Cost, TokenCost } from "./load-queue.ts";
 import type { LackingRun, Requester } from "./requester.ts";
 
 export interface HostLoadsOptions {
@@ -22,12 +24,19 @@ export interface HostLoadsOptions {
   readonly reservedBlocks: () => number;
   /** Whether requests decode, whose steps copies hold up. */
   readonly isDecoding: () => boolean;
+  /** Has a block of the device copied down, if it is not there. */
+  readonly bringDown: (key: BlockKey, previousKey: BlockKey) => void;
+  readonly blockTokens: number;
+  readonly clock: () => number;
   /** Called when blocks were brought to the device, or came to the host. */
   readonly onChange: () => void;
 }
 
 /** Blocks in line, beside the first one of each run: more than come in a step, and not so many that a step waits. */
 const mostQueued = 256;
+
+/** What is measured first is what the cost of a block is drawn back to. */
+const probeBlocks = 512;
 
 interface Load {
   readonly key: BlockKey;
@@ -46,6 +55,13 @@ interface Waiting {
   readonly runs: Set<LackingRun>;
 }
 
+/** A block that a run lacks and the host has. */
+interface Found {
+  readonly key: BlockKey;
+  readonly slot: BlockId;
+  readonly index: number;
+}
+
 /** How many of a run's blocks were looked for already, and how many it had then. */
 interface Wanted {
   readonly blocks: number;
@@ -62,12 +78,24 @@ export class HostLoads {
   #queued = 0;
   readonly #wanted = new WeakMap<LackingRun, Wanted>();
   readonly #derivations = new DerivationTwins();
+  readonly tokenCost: TokenCost;
+  /** What a block takes to come up while copies follow each other. Until it is known, everything comes up. */
+  readonly #blockMs: Cost;
   #copies = 0;
+  /** When the copy before the next one to arrive had arrived, or, without one, when the next one began. */
+  #countedMs = 0;
   /** Resolves when the copy that was begun last has arrived. */
   #arrival: Promise<void> = Promise.resolve();
 
   constructor(options: HostLoadsOptions) {
     this.#options = options;
+    this.tokenCost = new TokenCost(options.clock);
+    this.#blockMs = new Cost(0, probeBlocks, options.clock);
+  }
+
+  /** See TierStats. */
+  get loadCost(): { readonly loadCost?: number } {
+    return this.#blockMs.each > 0 ? this.tokenCost.loadCost(this.#blockMs.each / this.#options.blockTokens) : {};
   }
 
   /** Whether requests wait for blocks that come up. */
@@ -82,8 +110,15 @@ export class HostLoads {
 
   /** Brings up what these requests lack and the host has. */
   want(requesters: readonly Requester[]): void {
+    const { blockTokens } = this.#options;
+    let tokens = 0;
     for (const requester of requesters) {
-      for (const run of requester.runs) if (run.keyed && !run.complete) this.#wantRun(requester, run);
+      for (const run of requester.runs) {
+        if (run.keyed && !this.#wanted.has(run)) this.#meet(requester, run);
+        if (run.complete) continue;
+        const comes = run.keyed ? this.#wantRun(requester, run, tokens) : run.blocks.length;
+        tokens += (run.blockCount - comes) * blockTokens;
+      }
     }
     this.#begin();
   }
@@ -95,12 +130,16 @@ export class HostLoads {
     }
   }
 
-  #wantRun(requester: Requester, run: LackingRun): void {
+  /**
+   * Claims what of the run comes up, from its first missing block on.
+   * @param tokensBefore that are computed before those of this run
+   * @returns how many of the run's blocks are there or come
+   */
+  #wantRun(requester: Requester, run: LackingRun, tokensBefore: number): number {
     const { cache, hostCache } = this.#options;
     const wanted = this.#wanted.get(run);
-    if (wanted === undefined) this.#touch(run);
     const had = run.blocks.length;
-    let waiting: Waiting | undefined;
+    const found: Found[] = [];
     // A run that has fewer blocks than before was preempted.
     let index = wanted === undefined || had < wanted.had ? had : Math.max(had, wanted.blocks);
     for (; index < run.blockCount; index++) {
@@ -117,28 +156,59 @@ export class HostLoads {
       // Chains come from the first block on, so what follows a hole is of no use.
       if (slot === undefined) break;
       // Its first block is claimed in any case, and so nobody computes what follows; the rest is looked for later.
-      if (waiting !== undefined && this.#queued >= mostQueued) break;
-      waiting ??= { requesters: new Set([requester]), runs: new Set([run]) };
-      const { rootKey } = run.plan;
-      const previousKey = index === 0 ? rootKey : (run.keyAt(index - 1) ?? rootKey);
-      hostCache.retain(slot);
-      const load: Load = { key, previousKey, rootKey, owner: run.owner, slot, waiting };
-      this.#loads.set(key, load);
-      this.#queues.getOrInsertComputed(run.owner.number, () => []).push(load);
-      this.#queued += 1;
+      if (found.length > 0 && this.#queued + found.length >= mostQueued) break;
+      found.push({ key, slot, index });
     }
+    const [first] = found;
+    if (first !== undefined && this.#isComputedSooner(run, found.length, tokensBefore)) {
+      this.#wanted.set(run, { blocks: had, had });
+      return first.index;
+    }
+    const waiting = { requesters: new Set([requester]), runs: new Set([run]) };
+    for (const block of found) this.#enqueue(run, block, waiting);
     this.#wanted.set(run, { blocks: index, had });
+    return index;
   }
 
-  /** What is found on the device is in use below too: otherwise it would go first here because it is never loaded. */
-  #touch(run: LackingRun): void {
-    const { hostCache } = this.#options;
+  #enqueue(run: LackingRun, { key, slot, index }: Found, waiting: Waiting): void {
+    const { rootKey } = run.plan;
+    const previousKey = index === 0 ? rootKey : (run.keyAt(index - 1) ?? rootKey);
+    this.#options.hostCache.retain(slot);
+    const load: Load = { key, previousKey, rootKey, owner: run.owner, slot, waiting };
+    this.#loads.set(key, load);
+    this.#queues.getOrInsertComputed(run.owner.number, () => []).push(load);
+    this.#queued += 1;
+  }
+
+  /** Whether so many more blocks of the run would take longer to come than to compute. */
+  #isComputedSooner({ owner }: LackingRun, blocks: number, tokensBefore: number): boolean {
+    const own = (this.#queues.get(owner.number)?.length ?? 0) + blocks;
+    // Tenants are served in turn: of each other tenant at most as many come before these.
+    let before = this.#loads.size - this.#queued;
+    for (const [number, { length }] of this.#queues) if (number !== owner.number) before += Math.min(own, length);
+    const tokens = tokensBefore + blocks * this.#options.blockTokens;
+    return (before + own) * this.#blockMs.each > tokens * this.tokenCost.each;
+  }
+
+  /**
+   * What is found on the device is in use below too: otherwise it would go first here because it is never loaded. What
+   * is prepared lies below from then on.
+   */
+  #meet({ openRun }: Requester, run: LackingRun): void {
+    const { hostCache, bringDown } = this.#options;
+    const { rootKey } = run.plan;
     for (let index = run.blocks.length - 1; index >= 0; index--) {
       const key = run.keyAt(index);
       const slot = key === undefined ? undefined : hostCache.blockOf(key);
       if (slot === undefined) continue;
       hostCache.retain(slot);
       hostCache.release(slot);
+    }
+    this.#wanted.set(run, { blocks: 0, had: 0 });
+    if (openRun !== undefined) return;
+    for (const index of run.blocks.keys()) {
+      const key = run.keyAt(index);
+      if (key !== undefined) bringDown(key, index === 0 ? rootKey : (run.keyAt(index - 1) ?? rootKey));
     }
   }
 
@@ -166,7 +236,8 @@ export class HostLoads {
   }
 
   async #bring(loads: readonly Load[]): Promise<void> {
-    const { blocks, cache, hostCache, onChange } = this.#options;
+    const { blocks, cache, hostCache, onChange, clock } = this.#options;
+    if (this.#copies === 0) this.#countedMs = clock();
     this.#copies += 1;
     const beganMs = performance.now();
     for (const { slot } of loads) hostCache.retain(slot);
@@ -178,6 +249,9 @@ export class HostLoads {
     await before;
     for (const { slot } of loads) hostCache.release(slot);
     this.#copies -= 1;
+    const nowMs = clock();
+    this.#blockMs.note(loads.length, nowMs - this.#countedMs);
+    this.#countedMs = nowMs;
     // From here to the releases nothing else runs.
     const blockIds = loads.map((load) => this.#take(load));
     place(blockIds);

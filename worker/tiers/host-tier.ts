@@ -7,15 +7,15 @@
 import type { BlockMover } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
 import { type Derivation, DerivationTwins } from "../cache/derivations.ts";
-import { eventsBeside, type KvEvents } from "../cache/kv-events.ts";
+import type { KvEvents } from "../cache/kv-events.ts";
 import { type BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { TierStats } from "../contract/messages.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import { HostLoads, type HostLoadsOptions } from "./host-loads.ts";
 
-export interface HostTierOptions extends Omit<HostLoadsOptions, "hostCache"> {
+export interface HostTierOptions extends Omit<HostLoadsOptions, "hostCache" | "bringDown"> {
   readonly blockTokens: number;
-  /** Takes what becomes resident on this worker, and what is resident nowhere on it any more. */
+  /** Takes what comes to the host's memory and what goes from there. */
   readonly events: KvEvents;
   readonly clock: () => number;
 }
@@ -53,21 +53,18 @@ export class HostTier {
   readonly #whenSettled: (() => void)[] = [];
 
   constructor(options: HostTierOptions) {
-    const { blocks, blockTokens, cache, events, clock } = options;
+    const { blocks, blockTokens, events, clock } = options;
     this.#options = options;
     this.pool = new BlockPool(blocks.slots.length, clock);
-    this.cache = new PrefixCache(
-      this.pool,
-      blockTokens,
-      eventsBeside(events, (key) => cache.has(key)),
-    );
-    this.loads = new HostLoads({ ...options, hostCache: this.cache });
+    this.cache = new PrefixCache(this.pool, blockTokens, events);
+    const bringDown = (key: BlockKey, previousKey: BlockKey): void => this.deviceStored(key, previousKey);
+    this.loads = new HostLoads({ ...options, hostCache: this.cache, bringDown });
   }
 
   stats(): TierStats {
     const { bytes: readBytes, ms: readMs, outcomes } = this.loads.counts;
     const { bytes: writtenBytes, ms: writeMs } = this.#written;
-    return { tier: "host", readBytes, readMs, writtenBytes, writeMs, loads: { ...outcomes } };
+    return { tier: "host", readBytes, readMs, writtenBytes, writeMs, ...this.loads.loadCost, loads: { ...outcomes } };
   }
 
   /** Moves packed blocks between slots and other memory. */

@@ -90,6 +90,34 @@ export class Cost {
   }
 }
 
+/** A step of fewer rows says little of how long prompts take. */
+const fewRows = 64;
+/** Tokens of prompts that are measured first. */
+const probeTokens = 2_048;
+
+/** What a token of a prompt takes to compute. Until steps have shown it, everything is loaded. */
+export class TokenCost {
+  readonly #tokenMs: Cost;
+
+  constructor(nowMs: () => number) {
+    this.#tokenMs = new Cost(Number.POSITIVE_INFINITY, probeTokens, nowMs);
+  }
+
+  /** A step computed so many rows of prompts. */
+  noteStep(rows: number, ms: number): void {
+    if (rows >= fewRows) this.#tokenMs.note(rows, ms);
+  }
+
+  get each(): number {
+    return this.#tokenMs.each;
+  }
+
+  /** What loading a token's KV takes, in tokens that are computed meanwhile; nothing until that is known. */
+  loadCost(loadMs: number): { readonly loadCost?: number } {
+    return Number.isFinite(this.each) ? { loadCost: loadMs / this.each } : {};
+  }
+}
+
 /** After so many failures in a minute nothing is read for a minute. */
 const [mostFailures, restMs] = [8, 60_000];
 

@@ -18,7 +18,7 @@ import type { KvOwner } from "../contract/owners.ts";
 import type { BlockKey } from "../contract/units.ts";
 import type { FileSystem } from "./file-system.ts";
 import { contentOf, reasonOf } from "./keeps.ts";
-import { Cost, LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
+import { Cost, LoadFaults, LoadQueue, type QueuedLoad, TokenCost } from "./load-queue.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
 import { ObjectReader } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
@@ -60,10 +60,8 @@ interface Reading {
 const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
 /** What a byte is assumed to take until files were read: 200 MB/s. */
 const firstByteMs = 1 / 200_000;
-/** What is measured first is what costs are drawn back to: so many bytes, and tokens. */
-const [probeBytes, probeTokens] = [64 * 1024 * 1024, 2_048];
-/** A step of fewer rows says little of how long prompts take. */
-const fewRows = 64;
+/** What is measured first is what the cost of bytes is drawn back to. */
+const probeBytes = 64 * 1024 * 1024;
 const leastPatienceMs = 1_000;
 /** What is not asked for is loaded until so much of the pool is in use. */
 const warmPart = 3 / 4;
@@ -77,6 +75,7 @@ interface Loaded {
 export class Loads {
   /** Bytes of blocks that were stored, and what came of loads. */
   readonly counts = { bytes: 0, ms: 0, outcomes: { loaded: 0, late: 0, failed: 0, dropped: 0 } };
+  readonly tokenCost: TokenCost;
   readonly #options: LoadsOptions;
   readonly #faults: LoadFaults;
   readonly #byLastKey = new Map<BlockKey, KvObject>();
@@ -92,16 +91,20 @@ export class Loads {
   #isWarming = false;
   #folder = "";
   #isRunning = false;
-  /** What a byte that is loaded takes, and a token that is computed. */
+  /** What a byte that is loaded takes. */
   readonly #byteMs: Cost;
-  readonly #tokenMs: Cost;
 
   constructor(options: LoadsOptions) {
     this.#options = options;
     this.#faults = new LoadFaults(options.nowMs);
     this.#byteMs = new Cost(firstByteMs, probeBytes, options.nowMs);
-    // Until it is known, everything is loaded.
-    this.#tokenMs = new Cost(Number.POSITIVE_INFINITY, probeTokens, options.nowMs);
+    this.tokenCost = new TokenCost(options.nowMs);
+  }
+
+  /** See TierStats. */
+  get loadCost(): { readonly loadCost?: number } {
+    const { blockTokens, blocks } = this.#options.shape;
+    return this.tokenCost.loadCost((this.#byteMs.each * blocks.bytes) / blockTokens);
   }
 
   /** How many objects are known. */
@@ -152,11 +155,6 @@ export class Loads {
     return this.#claimed.has(key);
   }
 
-  /** A step computed so many rows of prompts. */
-  noteStep(rows: number, ms: number): void {
-    if (rows >= fewRows) this.#tokenMs.note(rows, ms);
-  }
-
   /** Loads what these requests lack and a file has. */
   want(requesters: readonly Requester[]): void {
     const nowMs = this.#options.nowMs();
@@ -201,7 +199,7 @@ export class Loads {
       if (known === undefined || known.claims.length === 0) {
         const bytes = known?.bytes ?? this.#bytesOf(object);
         const waitMs = (this.#queue.bytesBefore(run.owner) + this.#bytesAhead + bytes) * this.#byteMs.each;
-        const computedMs = (tokensBefore + (end - stop) * blockTokens) * this.#tokenMs.each;
+        const computedMs = (tokensBefore + (end - stop) * blockTokens) * this.tokenCost.each;
         if (known === undefined && waitMs > computedMs) return stop;
         const load = known ?? this.#enqueue(object, run.owner, bytes);
         load.claims = keysOf(run, first, end);

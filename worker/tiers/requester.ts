@@ -18,5 +18,7 @@ export interface LackingRun {
 /** A request that waits for loads. Its reserved blocks are those that its runs still lack. */
 export interface Requester {
   readonly runs: readonly LackingRun[];
+  /** Undefined when the request only prepares KV. */
+  readonly openRun: unknown;
   readonly reservedBlocks: number;
 }

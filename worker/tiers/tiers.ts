@@ -3,7 +3,7 @@
  * and written from it; with it they are read into that memory and written from there, and blocks come up from it.
  */
 import type { Backend } from "../backend/backend.ts";
-import { eventsBeside, type KvEvents } from "../cache/kv-events.ts";
+import type { KvEvents } from "../cache/kv-events.ts";
 import type { TierStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
 import { DiskTier, type DiskTierOptions, type StepGaps } from "./disk-tier.ts";
@@ -36,6 +36,12 @@ export class Tiers {
   /** Whether the block is on its way, so that nobody computes it. */
   isComing(key: BlockKey): boolean {
     return this.disk?.isComing(key) === true || this.host?.loads.isComing(key) === true;
+  }
+
+  /** A step computed so many rows of prompts. */
+  noteStep(rows: number, ms: number): void {
+    this.host?.loads.tokenCost.noteStep(rows, ms);
+    this.disk?.loads.tokenCost.noteStep(rows, ms);
   }
 
   /** Brings what these requests lack. */
@@ -74,6 +80,11 @@ export function tiersOf({ backend, modelDigest, files, ...options }: TiersOption
 
 /** The events of the device's cache, which tells the host's memory below of what it stores. */
 export function eventsAbove(log: KvEvents, host: () => HostTier | undefined): KvEvents {
-  const isBelow = (key: BlockKey) => host()?.cache.has(key) === true;
-  return eventsBeside(log, isBelow, (key, previous) => host()?.deviceStored(key, previous));
+  return {
+    stored(key, previousKey, tokenCount) {
+      log.stored(key, previousKey, tokenCount);
+      host()?.deviceStored(key, previousKey);
+    },
+    removed: (key) => log.removed(key),
+  };
 }

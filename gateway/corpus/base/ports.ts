@@ -2,7 +2,7 @@
 import type { FileId, TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
-import type { KvTier } from "../../../worker/contract/tiers.ts";
+import type { KvTier, WorkerTier } from "../../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import type { Hold } from "../../base/hold.ts";
 import type { Log } from "../../base/log.ts";
@@ -34,8 +34,15 @@ export interface PrepareFacts {
   readonly tenantId?: TenantId;
   /** false: the fragments are computed even while the tenant has reached its token limit. */
   readonly mayWait?: boolean;
-  /** Where the KV has to be in the end, and since when that has been worked on; absent: on a worker, and kept if possible. */
-  readonly goal?: { readonly tier: KvTier; readonly sinceMs: number } | undefined;
+  /** Where the KV has to be in the end; absent: on a worker, and kept if possible. */
+  readonly goal?: PrepareGoal | undefined;
+}
+
+export interface PrepareGoal {
+  readonly tier: KvTier;
+  /** Since when that has been worked on, and tokens of spans that have been brought there since. */
+  readonly sinceMs: number;
+  readonly tokensThere: number;
 }
 
 export interface SpanPort {
@@ -78,19 +85,23 @@ export interface SpanPort {
   readonly isReady: boolean;
   /**
    * All workers evict exactly these blocks last, each of which counts for its tenant, and the files of exactly these
-   * spans are kept whatever needs room.
+   * spans are kept whatever needs room. Blocks of `below` are evicted last from the host's memory alone.
    */
-  setPinned(tenants: ReadonlyMap<BlockKey, string>, spanKeys: ReadonlySet<BlockKey>): void;
+  setPinned(
+    tenants: ReadonlyMap<BlockKey, string>,
+    spanKeys: ReadonlySet<BlockKey>,
+    below?: ReadonlyMap<BlockKey, string>,
+  ): void;
   /** The tiers that this server has. */
   readonly tiers: readonly KvTier[];
   /** Blocks that the tenant may pin in a tier: what its quota allows, or without a quota a part of the tier. */
   mostPinnedBlocks(tenantId: TenantId, tier: KvTier): number;
   /** Whether the span would be there after a restart, or cannot be made so now. */
   isKept(spanKey: BlockKey): boolean;
-  /** The tiers beside the workers' pools that hold all of a span. */
+  /** The tiers that all workers share and that hold all of a span. */
   tiersHolding(blockKeys: readonly BlockKey[]): readonly KvTier[];
-  /** The workers that probably hold the span. */
-  residentWorkers(spanKey: BlockKey): readonly number[];
+  /** The workers that probably hold the span: on the device, or in the host's memory beside it. */
+  residentWorkers(spanKey: BlockKey, tier?: WorkerTier): readonly number[];
 }
 
 /** Returns the salt of a corpus. It also gets the owner, because the corpus's KV counts for its owner. */

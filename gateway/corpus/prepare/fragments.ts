@@ -17,9 +17,10 @@ export interface SpanFacts {
   readonly tokenCount: number;
   readonly blockCount: number;
   readonly spanKey: BlockKey;
-  /** The workers that probably hold the span now. */
+  /** The workers that probably hold the span now, on the device and in the host's memory. */
   readonly residentWorkers: readonly number[];
-  /** The tiers beside the workers' pools that hold it. */
+  readonly hostWorkers: readonly number[];
+  /** The tiers that all workers share and that hold it. */
   readonly tiers: readonly KvTier[];
 }
 
@@ -80,8 +81,16 @@ export class FragmentService {
       const spanKey = blockKeys.at(-1);
       if (spanKey === undefined) return undefined;
       const residentWorkers = this.#spans.residentWorkers(spanKey);
+      const hostWorkers = this.#spans.residentWorkers(spanKey, "host");
       const tiers = this.#spans.tiersHolding(blockKeys);
-      return { tokenCount: tokenIds.length, blockCount: blockKeys.length, spanKey, residentWorkers, tiers };
+      return {
+        tokenCount: tokenIds.length,
+        blockCount: blockKeys.length,
+        spanKey,
+        residentWorkers,
+        hostWorkers,
+        tiers,
+      };
     } catch (error) {
       if (error instanceof ApiError && error.code === "not_ready") return undefined;
       throw error;

@@ -119,7 +119,7 @@ export class PinService {
     // The first worker that becomes ready wakes this loop again.
     if (!spans.isReady) return;
     const readAtMs = performance.now();
-    const tenants = new Map<BlockKey, string>();
+    const [tenants, below] = [new Map<BlockKey, string>(), new Map<BlockKey, string>()];
     const spanKeys = new Set<BlockKey>();
     const missing = new Map<TenantId, SpanText[]>();
     const pace = new Pace();
@@ -130,18 +130,20 @@ export class PinService {
       for (const { id, text, corpusId, tenantId, saltEpoch, tier } of piece) {
         const span = { id, text, salt: this.#parts.corpusSalt(corpusId, saltEpoch, tenantId) };
         const { blockKeys } = spans.lowerSpan(span);
-        if (tier === "device") for (const key of blockKeys) tenants.set(key, tenantId);
+        const pinned = tier === "device" ? tenants : tier === "host" ? below : undefined;
+        for (const key of pinned === undefined ? [] : blockKeys) pinned?.set(key, tenantId);
         const last = blockKeys.at(-1);
         if (last === undefined) continue;
         spanKeys.add(last);
-        const isOnDevice = tier !== "device" || spans.residentWorkers(last).length > 0;
-        if (isOnDevice && spans.isKept(last)) continue;
+        const isThere =
+          pinned === undefined || spans.residentWorkers(last, tier === "host" ? tier : "device").length > 0;
+        if (isThere && spans.isKept(last)) continue;
         missing.getOrInsertComputed(tenantId, () => []).push(span);
       }
       await pace.breathe();
       if (signal.aborted) return;
     }
-    spans.setPinned(tenants, spanKeys);
+    spans.setPinned(tenants, spanKeys, below);
     for (const [tenantId, theirs] of missing) {
       for await (const _ of spans.prepareSpans(theirs, signal, { readAtMs, tenantId, mayWait: false }))
         if (signal.aborted) return;

@@ -49,6 +49,8 @@ interface OpenJob {
   readonly expected: number;
   readonly after: FragmentPlace | undefined;
   readonly done: number;
+  /** Tokens of the fragments that are done. */
+  readonly tokens: number;
   /** How often the next group of fragments was tried. */
   readonly attempts: number;
 }
@@ -93,7 +95,7 @@ export class TenantPrepare implements TenantWork {
     const expected = countFragments(this.#deps.db, row.corpusId);
     this.#update(row, { status: "running", done: 0, total: expected });
     const beganAt = Date.now();
-    return { row, cancel: new AbortController(), beganAt, expected, after: undefined, done: 0, attempts: 0 };
+    return { row, cancel: new AbortController(), beganAt, expected, after: undefined, done: 0, tokens: 0, attempts: 0 };
   }
 
   /** @returns what is left of the job */
@@ -126,7 +128,7 @@ export class TenantPrepare implements TenantWork {
     // The corpus is looked up for every group, because its salt may be rotated and its files may change meanwhile.
     const corpus = findCorpusAnyState(db, row.corpusId);
     if (corpus === undefined || corpus.deletedAt !== null) return undefined;
-    const goal = row.target === null ? undefined : { tier: row.target, sinceMs: beganAt };
+    const goal = row.target === null ? undefined : { tier: row.target, sinceMs: beganAt, tokensThere: job.tokens };
     const facts = { readAtMs: performance.now(), tenantId: row.tenantId, goal };
     const group = walkFragments(db, corpus.id, job.after, fragmentsPerGroup);
     const last = group.at(-1);
@@ -143,7 +145,8 @@ export class TenantPrepare implements TenantWork {
     this.#note(corpus.seq, group, prepared, salt);
     const done = job.done + group.length;
     if (this.#update(row, { done, total: Math.max(expected, done) }) === undefined) return undefined;
-    return { ...job, after: placeOf(last), done, attempts: 0 };
+    const tokens = prepared.values().reduce((sum, span) => sum + span.tokens, job.tokens);
+    return { ...job, after: placeOf(last), done, tokens, attempts: 0 };
   }
 
   #note(corpusSeq: number, group: readonly FragmentRow[], prepared: PreparedById, salt: CacheSalt): void {

@@ -28,11 +28,20 @@ const spareGroups = 12;
 /** The most tenants whose jobs run at the same time, in rounds. */
 const maxTenants = 1_024;
 
-/** @throws ApiError invalid_value naming the field, when this server does not have the tier */
+/** What gives a server its tiers. */
+const settingOf = {
+  device: "SPANGATE_DEVICES",
+  host: "SPANGATE_KV_HOST_BYTES, beside a GPU,",
+  disk: "SPANGATE_KV_DISK_BYTES",
+  s3: "SPANGATE_KV_S3",
+} as const satisfies Readonly<Record<KvTier, string>>;
+
+/** @throws ApiError invalid_value naming the field and the setting, when this server does not have the tier */
 export function requireTier({ tiers }: SpanPort, tier: KvTier, param: string): void {
   if (tiers.includes(tier)) return;
   const has = tiers.map((name) => `"${name}"`).join(" and ");
-  throw new ApiError("invalid_value", { param, message: `This server keeps no KV in "${tier}": it has ${has}.` });
+  const message = `This server keeps no KV in "${tier}": it has ${has}. ${settingOf[tier]} gives it that tier.`;
+  throw new ApiError("invalid_value", { param, message });
 }
 
 export class PrepareService {

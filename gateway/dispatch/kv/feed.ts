@@ -5,6 +5,7 @@
  */
 import { randomBytes } from "node:crypto";
 import type { KvEvent } from "../../../worker/contract/messages.ts";
+import type { KvTier } from "../../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { unlessAborted } from "../../base/hold.ts";
 import type { Residency } from "./residency.ts";
@@ -13,11 +14,17 @@ export type KvChange =
   | {
       readonly type: "stored";
       readonly worker: string;
+      readonly tier: KvTier;
       readonly blockKeys: readonly BlockKey[];
       /** Tokens in each of the blocks. */
       readonly tokenCounts: readonly number[];
     }
-  | { readonly type: "removed"; readonly worker: string; readonly blockKeys: readonly BlockKey[] }
+  | {
+      readonly type: "removed";
+      readonly worker: string;
+      readonly tier: KvTier;
+      readonly blockKeys: readonly BlockKey[];
+    }
   /** This worker holds nothing now; null: no worker holds anything. */
   | { readonly type: "cleared"; readonly worker: string | null };
 
@@ -54,14 +61,12 @@ export class KvFeed {
     this.#options = options;
   }
 
-  /** To be called once the residency has applied these events. */
+  /** To be called once the residency has applied these events of a worker. */
   apply(worker: string, events: readonly KvEvent[]): void {
-    for (const event of events) {
-      if (event.type === "removed") this.#addParts({ type: "removed", worker, blockKeys: event.blockKeys });
-      else {
-        const { blockKeys, tokenCounts } = event;
-        this.#addParts({ type: "stored", worker, blockKeys, tokenCounts });
-      }
+    for (const { tier = "device", ...event } of events) {
+      const { type, blockKeys } = event;
+      if (type === "removed") this.#addParts({ type, worker, tier, blockKeys });
+      else this.#addParts({ type, worker, tier, blockKeys, tokenCounts: event.tokenCounts });
     }
   }
 
@@ -135,7 +140,7 @@ export class KvFeed {
     const { residency, keysPerChange } = this.#options;
     const stored = residency
       .all()
-      .flatMap(({ workerId, ...blocks }) => parts({ type: "stored", worker: workerId, ...blocks }, keysPerChange));
+      .flatMap(({ workerId: worker, ...blocks }) => parts({ type: "stored", worker, ...blocks }, keysPerChange));
     return [{ type: "cleared", worker: null }, ...stored];
   }
 }

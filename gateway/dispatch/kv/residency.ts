@@ -1,10 +1,11 @@
 /**
- * Which worker holds which blocks, and which tenant owns them, as the workers' KV events say. For routing this is a hint:
+ * Which worker holds which blocks in which of its tiers, and which tenant owns them, as the workers' KV events say. For routing this is a hint:
  * a wrong entry costs a recomputation, never a wrong answer. For accounting it is exact: a stored block is reported with
  * the key it was chained from, so it belongs to the owner of that chain, even when its tokens were generated.
  */
 
-import type { KvEvent, PlanRun, StoredEvent } from "../../../worker/contract/messages.ts";
+import type { KvEvent, PlanRun, RemovedEvent, StoredEvent } from "../../../worker/contract/messages.ts";
+import { type WorkerTier, workerTiers } from "../../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import type { WorkOwner } from "../request/request.ts";
 import type { ChainOwner } from "./pending-blocks.ts";
@@ -17,15 +18,26 @@ export interface HeldKv {
   readonly fragmentBlockCount: number;
 }
 
+/** What one worker holds in one of its tiers, for everybody. */
+export interface HeldBlocks {
+  readonly workerId: string;
+  readonly tier: WorkerTier;
+  readonly blockKeys: BlockKey[];
+  readonly tokenCounts: number[];
+}
+
 interface HeldBlock {
   readonly owner: ChainOwner;
   readonly tokenCount: number;
 }
 
-interface WorkerBlocks {
+/** What one worker holds in one tier. */
+interface TierBlocks {
   readonly blocks: Map<BlockKey, HeldBlock>;
   readonly byTenant: Map<string, { -readonly [Field in keyof HeldKv]: HeldKv[Field] }>;
 }
+
+type WorkerBlocks = Readonly<Record<WorkerTier, TierBlocks>>;
 
 /** The owner of a chain that begins with this key on this worker. */
 export type RootOwner = (workerId: string, rootKey: BlockKey) => ChainOwner | undefined;
@@ -44,7 +56,7 @@ export class Residency {
   /** Applies what a worker reports of its blocks, in the worker's order. */
   apply(workerId: string, events: readonly KvEvent[]): void {
     for (const event of events) {
-      if (event.type === "removed") this.#remove(workerId, event.blockKeys);
+      if (event.type === "removed") this.#remove(workerId, event);
       else this.#store(workerId, event);
     }
   }
@@ -54,62 +66,80 @@ export class Residency {
     this.#workers.delete(workerId);
   }
 
-  /** Ids of the workers that hold the block. */
-  holders(key: BlockKey): readonly string[] {
-    return [...this.#workers].filter(([, { blocks }]) => blocks.has(key)).map(([workerId]) => workerId);
+  /** Ids of the workers that hold the block, in this tier or in any. */
+  holders(key: BlockKey, tier?: WorkerTier): readonly string[] {
+    return [...this.#workers.keys()].filter((workerId) => this.holds(workerId, key, tier));
   }
 
-  holds(workerId: string, key: BlockKey): boolean {
-    return this.#workers.get(workerId)?.blocks.has(key) === true;
+  /** Whether the worker holds the block, in this tier or in any. */
+  holds(workerId: string, key: BlockKey, tier?: WorkerTier): boolean {
+    const held = this.#workers.get(workerId);
+    if (held === undefined) return false;
+    if (tier !== undefined) return held[tier].blocks.has(key);
+    return held.device.blocks.has(key) || held.host.blocks.has(key);
   }
 
   /** Blocks the worker holds under a key. */
-  blockCount(workerId: string): number {
-    return this.#workers.get(workerId)?.blocks.size ?? 0;
+  blockCount(workerId: string, tier: WorkerTier = "device"): number {
+    return this.#workers.get(workerId)?.[tier].blocks.size ?? 0;
   }
 
   /** Keys of all that the worker holds. */
   keys(workerId: string): Iterable<BlockKey> {
-    return this.#workers.get(workerId)?.blocks.keys() ?? [];
+    const held = this.#workers.get(workerId);
+    return held === undefined ? [] : new Set([...held.device.blocks.keys(), ...held.host.blocks.keys()]);
   }
 
   /** Everything that is held at this moment. */
-  all(): readonly { readonly workerId: string; readonly blockKeys: BlockKey[]; readonly tokenCounts: number[] }[] {
-    return [...this.#workers].map(([workerId, { blocks }]) => {
-      return {
-        workerId,
-        blockKeys: [...blocks.keys()],
-        tokenCounts: [...blocks.values()].map((block) => block.tokenCount),
-      };
-    });
+  all(): readonly HeldBlocks[] {
+    return [...this.#workers].flatMap(([workerId, held]) =>
+      workerTiers.flatMap((tier) => {
+        const { blocks } = held[tier];
+        if (tier === "host" && blocks.size === 0) return [];
+        const tokenCounts = [...blocks.values()].map((block) => block.tokenCount);
+        return { workerId, tier, blockKeys: [...blocks.keys()], tokenCounts };
+      }),
+    );
   }
 
   /** Keys of the blocks that the worker holds of one tenant. */
   keysOf(workerId: string, tenantId: WorkOwner, withoutFragments: boolean): BlockKey[] {
-    const keys: BlockKey[] = [];
-    for (const [key, { owner }] of this.#workers.get(workerId)?.blocks ?? []) {
-      if (owner.tenantId === tenantId && !(withoutFragments && owner.isFragment)) keys.push(key);
+    const keys = new Set<BlockKey>();
+    const held = this.#workers.get(workerId);
+    for (const { blocks } of held === undefined ? [] : [held.device, held.host]) {
+      for (const [key, { owner }] of blocks) {
+        if (owner.tenantId === tenantId && !(withoutFragments && owner.isFragment)) keys.add(key);
+      }
     }
-    return keys;
+    return [...keys];
   }
 
-  /** How much the worker holds, by tenant. */
-  byTenant(workerId: string): ReadonlyMap<string, HeldKv> {
-    return this.#workers.get(workerId)?.byTenant ?? new Map<string, HeldKv>();
+  /** How much the worker holds in a tier, by tenant. */
+  byTenant(workerId: string, tier: WorkerTier = "device"): ReadonlyMap<string, HeldKv> {
+    return this.#workers.get(workerId)?.[tier].byTenant ?? new Map<string, HeldKv>();
   }
 
-  /** Tokens of these runs that the worker holds, as far as the gateway knows. */
+  /** Tokens of these runs that the worker holds, in any tier, as far as the gateway knows. */
   cachedTokens(workerId: string, runs: readonly PlanRun[], blockTokens: number): number {
-    if (this.blockCount(workerId) === 0) return 0;
+    if (!this.#workers.has(workerId)) return 0;
     return tokensBefore(runs, blockTokens, (key) => this.holds(workerId, key));
   }
 
-  #store(workerId: string, { blockKeys, previousKeys, tokenCounts }: StoredEvent): void {
-    const { blocks, byTenant } = this.#blocksOf(workerId);
+  /** Those of these tokens that have to be brought up from the host's memory. */
+  tokensBelow(workerId: string, runs: readonly PlanRun[], blockTokens: number): number {
+    if (this.blockCount(workerId, "host") === 0) return 0;
+    const isAbove = (key: BlockKey): boolean => this.holds(workerId, key, "device");
+    return this.cachedTokens(workerId, runs, blockTokens) - tokensBefore(runs, blockTokens, isAbove);
+  }
+
+  #store(workerId: string, { tier = "device", blockKeys, previousKeys, tokenCounts }: StoredEvent): void {
+    const held = this.#blocksOf(workerId);
+    const { blocks, byTenant } = held[tier];
+    const other = held[tier === "device" ? "host" : "device"].blocks;
     blockKeys.forEach((key, index) => {
       const previous = previousKeys[index];
       if (blocks.has(key) || previous === undefined) return;
-      const before = blocks.get(previous);
+      const before = other.get(key) ?? blocks.get(previous) ?? other.get(previous);
       const owner = before?.owner ?? this.#rootOwner(workerId, previous) ?? nobody;
       const tokenCount = tokenCounts[index] ?? 0;
       // Blocks of one chain have equal entries, so they share one object: a pool may have millions of blocks.
@@ -119,8 +149,8 @@ export class Residency {
     });
   }
 
-  #remove(workerId: string, blockKeys: readonly BlockKey[]): void {
-    const { blocks, byTenant } = this.#blocksOf(workerId);
+  #remove(workerId: string, { tier = "device", blockKeys }: RemovedEvent): void {
+    const { blocks, byTenant } = this.#blocksOf(workerId)[tier];
     for (const key of blockKeys) {
       const block = blocks.get(key);
       if (block === undefined) continue;
@@ -130,11 +160,13 @@ export class Residency {
   }
 
   #blocksOf(workerId: string): WorkerBlocks {
-    return this.#workers.getOrInsertComputed(workerId, () => ({ blocks: new Map(), byTenant: new Map() }));
+    return this.#workers.getOrInsertComputed(workerId, () => ({ device: noBlocks(), host: noBlocks() }));
   }
 }
 
-function count(byTenant: WorkerBlocks["byTenant"], { owner, tokenCount }: HeldBlock, sign: 1 | -1): void {
+const noBlocks = (): TierBlocks => ({ blocks: new Map(), byTenant: new Map() });
+
+function count(byTenant: TierBlocks["byTenant"], { owner, tokenCount }: HeldBlock, sign: 1 | -1): void {
   const { tenantId, isFragment } = owner;
   const held = byTenant.get(tenantId) ?? { blockCount: 0, tokenCount: 0, fragmentBlockCount: 0 };
   held.blockCount += sign;

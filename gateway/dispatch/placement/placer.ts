@@ -1,4 +1,5 @@
 /** Chooses the ready worker that takes a request: the one that the request names, or else the cheapest one with room. */
+import type { TokenPlan } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import type { PendingBlocks } from "../kv/pending-blocks.ts";
 import { firstBlocks, type Residency, tokensBefore } from "../kv/residency.ts";
@@ -12,6 +13,8 @@ export interface PlacerOptions {
   readonly residency: Residency;
   readonly pendingBlocks: PendingBlocks;
   readonly admission: Pick<WorkerAdmission, "isOpen" | "hasPromptRoom">;
+  /** How many of a chain's first blocks lie in files; absent: none do. */
+  readonly blocksInFiles?: (blockKeys: readonly BlockKey[]) => number;
 }
 
 export interface Placed {
@@ -22,8 +25,15 @@ export interface Placed {
   readonly missing: readonly BlockKey[];
 }
 
+/** Chains of a request, and blocks, that are looked for in files, for each file once; a hint needs no more. */
+const [mostChains, mostBlocks] = [64, 2_048];
+/** What loading a token is taken to cost until a worker has measured it, in tokens that it computes meanwhile. */
+const guessedLoadCost = 1 / 2;
+
 export class Placer {
   readonly #options: PlacerOptions;
+  /** What lies in files of the prompts that wait for a worker, which are placed again and again. */
+  readonly #inFiles = new WeakMap<TokenPlan, ReadonlySet<BlockKey>>();
 
   constructor(options: PlacerOptions) {
     this.#options = options;
@@ -39,7 +49,8 @@ export class Placer {
     const { admission } = this.#options;
     const possible = followed === undefined ? ready : [followed];
     const open = possible.filter(({ id, inFlight }) => admission.isOpen(id, inFlight, tenantId, background));
-    const candidates = open.map((worker) => this.#candidate(worker, request));
+    const inFiles = open.length > 1 && request.reuse ? this.#keysInFiles(request.plan) : undefined;
+    const candidates = open.map((worker) => this.#candidate(worker, request, inFiles));
     const workerId = chooseWorker(candidates, promptTokens, affinity);
     const chosen = candidates.find(({ id }) => id === workerId);
     if (chosen === undefined) return undefined;
@@ -49,14 +60,38 @@ export class Placer {
     return { workerId: chosen.id, missingTokens: missingTokens(chosen, promptTokens), missing };
   }
 
-  #candidate({ id, pendingTokens, inFlight }: WorkerRecord, { reuse, plan }: DispatchRequest): Candidate {
-    if (!reuse) return { id, pendingTokens, inFlight, cachedTokens: 0, upcomingTokens: 0 };
+  #candidate(worker: WorkerRecord, { reuse, plan }: DispatchRequest, inFiles?: ReadonlySet<BlockKey>): Candidate {
+    const { id, pendingTokens, inFlight } = worker;
+    const load = { id, pendingTokens, inFlight };
+    if (!reuse) return { ...load, cachedTokens: 0, upcomingTokens: 0, fileTokens: 0, loadCost: 0 };
     const { registry, residency, pendingBlocks } = this.#options;
+    const { runs } = plan;
     const blockTokens = registry.card()?.blockTokens ?? 1;
-    const cachedTokens = residency.cachedTokens(id, plan.runs, blockTokens);
+    const cachedTokens = residency.cachedTokens(id, runs, blockTokens);
     const isThereSoon = (key: BlockKey): boolean => residency.holds(id, key) || pendingBlocks.isComing(id, key);
-    const upcomingTokens = tokensBefore(plan.runs, blockTokens, isThereSoon) - cachedTokens;
-    return { id, pendingTokens, inFlight, cachedTokens, upcomingTokens };
+    const thereSoon = tokensBefore(runs, blockTokens, isThereSoon);
+    const fileTokens =
+      inFiles === undefined || inFiles.size === 0
+        ? 0
+        : tokensBefore(runs, blockTokens, (key) => isThereSoon(key) || inFiles.has(key)) - thereSoon;
+    const loadCost =
+      residency.tokensBelow(id, runs, blockTokens) * loadCostOf(worker, "host") +
+      fileTokens * loadCostOf(worker, "disk");
+    return { ...load, cachedTokens, upcomingTokens: thereSoon - cachedTokens, fileTokens, loadCost };
+  }
+
+  #keysInFiles(plan: TokenPlan): ReadonlySet<BlockKey> {
+    const { blocksInFiles } = this.#options;
+    const known = this.#inFiles.get(plan);
+    if (known !== undefined) return known;
+    const keys = new Set<BlockKey>();
+    const chains = blocksInFiles === undefined ? [] : plan.runs.slice(0, mostChains);
+    for (const { blockKeys } of chains) {
+      const some = blockKeys.slice(0, mostBlocks - keys.size);
+      for (const key of some.slice(0, blocksInFiles?.(some))) keys.add(key);
+    }
+    this.#inFiles.set(plan, keys);
+    return keys;
   }
 
   #missingKeys(workerId: string, { plan }: DispatchRequest): BlockKey[] {
@@ -64,4 +99,9 @@ export class Placer {
     const isHeld = (key: BlockKey): boolean => residency.holds(workerId, key);
     return plan.runs.flatMap(({ blockKeys }) => blockKeys.slice(firstBlocks(blockKeys, isHeld)));
   }
+}
+
+/** A worker does not load what it computes sooner. */
+function loadCostOf({ stats }: WorkerRecord, tier: "host" | "disk"): number {
+  return Math.min(1, stats?.tiers.find((known) => known.tier === tier)?.loadCost ?? guessedLoadCost);
 }

@@ -6,6 +6,10 @@ export interface Candidate {
   readonly id: string;
   /** Prompt tokens of this request that the worker holds. */
   readonly cachedTokens: number;
+  /** Prompt tokens that it does not hold and need not compute, because it can load them from files. */
+  readonly fileTokens: number;
+  /** What loading takes of those that it holds below its pool or in files, in prompt tokens that it computes meanwhile. */
+  readonly loadCost: number;
   /** Prompt tokens of this request that the worker does not hold, but that requests on it are about to compute. */
   readonly upcomingTokens: number;
   /** Prompt tokens of other requests that the worker has still to compute. */
@@ -30,10 +34,11 @@ export function chooseWorker(
 ): string | undefined {
   let chosen: { id: string; cost: number; rank: string } | undefined;
   for (const candidate of candidates) {
-    const { id, pendingTokens, inFlight } = candidate;
-    const computed = missingTokens(candidate, promptTokens);
-    // All requests that run there wait while the prompt is computed.
-    const cost = computed * (laterWaits + inFlight) + pendingTokens + inFlight * tokensPerRunningRequest;
+    const { id, pendingTokens, inFlight, fileTokens, loadCost } = candidate;
+    const computed = Math.max(0, missingTokens(candidate, promptTokens) - fileTokens);
+    // All requests that run there wait while the prompt is computed. Who loads waits alone, and nothing is computed twice.
+    const waits = pendingTokens + inFlight * tokensPerRunningRequest + loadCost;
+    const cost = computed * (laterWaits + inFlight) + waits;
     const entry = { id, cost, rank: rankOf(affinity, id) };
     if (chosen === undefined || entry.cost < chosen.cost || (entry.cost === chosen.cost && entry.rank < chosen.rank)) {
       chosen = entry;
@@ -42,8 +47,11 @@ export function chooseWorker(
   return chosen?.id;
 }
 
-/** Prompt tokens that the worker would compute for this request alone. */
-export function missingTokens({ cachedTokens, upcomingTokens }: Candidate, promptTokens: number): number {
+/** Prompt tokens that the worker would compute for this request alone, or load from files. */
+export function missingTokens(
+  { cachedTokens, upcomingTokens }: Pick<Candidate, "cachedTokens" | "upcomingTokens">,
+  promptTokens: number,
+): number {
   return Math.max(0, promptTokens - cachedTokens - upcomingTokens);
 }
 

@@ -5,6 +5,7 @@
  */
 import type { Hono } from "hono";
 import { z } from "zod";
+import { type WorkerTier, workerTiers } from "../../../worker/contract/tiers.ts";
 import type { FedChange, KvFeed } from "../../dispatch/kv/feed.ts";
 import type { Pins } from "../../dispatch/kv/pins.ts";
 import type { HeldKv, Residency } from "../../dispatch/kv/residency.ts";
@@ -38,12 +39,12 @@ export function addCacheRoutes(app: Hono<AppEnv>, deps: CacheDeps): void {
         byTenant.getOrInsertComputed(tenantId, () => []).push({ worker, held, pinnedBlocks });
       }
     }
-    const shared = deps.tiersByTenant();
-    const data = [...new Set([...byTenant.keys(), ...shared.keys()])]
-      .map((id) => describeTenant(id, byTenant.get(id) ?? [], shared.get(id)))
+    const [below, shared] = [hostByTenant(workers, residency), deps.tiersByTenant()];
+    const data = [...new Set([...byTenant.keys(), ...below.keys(), ...shared.keys()])]
+      .map((id) => describeTenant(id, byTenant.get(id) ?? [], [below.get(id), describeShared(shared.get(id))]))
       .toSorted((a, b) => b.blocks - a.blocks || (a.tenant_id < b.tenant_id ? -1 : 1));
-    const devices = workers.map((worker) => describeDevice(worker, residency.blockCount(worker.id), pins));
-    return context.json({ object: "list", data, tiers: [...devices, ...deps.tiers().map(describeTier)] });
+    const own = workers.flatMap((worker) => workerTierUses(worker, deps));
+    return context.json({ object: "list", data, tiers: [...own, ...deps.tiers().map(describeTier)] });
   });
 }
 
@@ -53,25 +54,54 @@ interface TenantPart {
   readonly pinnedBlocks: number;
 }
 
-/** A worker's pool as a tier. */
-function describeDevice({ id, card }: WorkerRecord, blocks: number, pins: Pick<Pins, "heldBy">) {
-  const blockBytes = card?.kvBytesPerBlock ?? 0;
-  const pinnedBlocks = [...pins.heldBy(id).values()].reduce((sum, count) => sum + count, 0);
-  return {
-    ...{ tier: "device", worker: id, blocks, bytes: blocks * blockBytes },
-    ...{ pinned_bytes: pinnedBlocks * blockBytes, quota_bytes: (card?.blockCount ?? 0) * blockBytes },
-  };
+/** Blocks of one of a worker's tiers, and bytes of each; undefined: it does not have it. */
+function sizeOf({ card }: WorkerRecord, tier: WorkerTier) {
+  if (tier === "host") return card?.hostKv;
+  return { blockCount: card?.blockCount ?? 0, bytesPerBlock: card?.kvBytesPerBlock ?? 0 };
+}
+
+/** A worker's pool as a tier, and its memory of the host. */
+function workerTierUses(worker: WorkerRecord, { residency, pins }: CacheDeps) {
+  return workerTiers.flatMap((tier) => {
+    const size = sizeOf(worker, tier);
+    if (size === undefined) return [];
+    const blocks = residency.blockCount(worker.id, tier);
+    const pinnedBlocks = pins
+      .heldBy(worker.id, tier)
+      .values()
+      .reduce((sum, count) => sum + count, 0);
+    const { blockCount, bytesPerBlock } = size;
+    return {
+      ...{ tier, worker: worker.id, blocks, bytes: blocks * bytesPerBlock },
+      ...{ pinned_bytes: pinnedBlocks * bytesPerBlock, quota_bytes: blockCount * bytesPerBlock },
+    };
+  });
 }
 
 function describeTier({ tier, objects, blocks, bytes, pinnedBytes, quotaBytes }: TierUse) {
   return { tier, worker: null, objects, blocks, bytes, pinned_bytes: pinnedBytes, quota_bytes: quotaBytes };
 }
 
-const describeShared = ({ tier, quotaBytes, ...sums }: TenantTierUse) => {
+function describeShared(use: TenantTierUse | undefined) {
+  if (use === undefined) return undefined;
+  const { tier, quotaBytes, ...sums } = use;
   return { tier, ...sums, quota_bytes: quotaBytes ?? null };
-};
+}
 
-function describeTenant(tenantId: string, parts: readonly TenantPart[], shared: TenantTierUse | undefined) {
+/** What each tenant has in the host's memory of all workers. */
+function hostByTenant(workers: readonly WorkerRecord[], residency: CacheDeps["residency"]) {
+  const uses = new Map<string, { tier: "host"; blocks: number; bytes: number; quota_bytes: null }>();
+  for (const { id, card } of workers) {
+    for (const [tenantId, { blockCount }] of residency.byTenant(id, "host")) {
+      const use = uses.getOrInsertComputed(tenantId, () => ({ tier: "host", blocks: 0, bytes: 0, quota_bytes: null }));
+      use.blocks += blockCount;
+      use.bytes += blockCount * (card?.hostKv?.bytesPerBlock ?? 0);
+    }
+  }
+  return uses;
+}
+
+function describeTenant(tenantId: string, parts: readonly TenantPart[], tiers: readonly (object | undefined)[]) {
   const workers = parts.map(({ worker, held, pinnedBlocks }) => ({
     worker: worker.id,
     blocks: held.blockCount,
@@ -91,14 +121,14 @@ function describeTenant(tenantId: string, parts: readonly TenantPart[], shared: 
     tokens: sum("tokens"),
     bytes: sum("bytes"),
     workers,
-    tiers: shared === undefined ? [] : [describeShared(shared)],
+    tiers: tiers.filter((tier) => tier !== undefined),
   };
 }
 
 const noQuery = z.strictObject({});
 const eventsAbout = {
   summary:
-    "Blocks that workers store and remove, as they do. First comes all that is held, up to the event `current`; with Last-Event-ID what has changed since, if that is still known.",
+    "Blocks that workers store and remove, as they do, with their tier: `device`, or `host` for memory beside it. First comes all that is held, up to the event `current`; with Last-Event-ID what has changed since, if that is still known.",
   answerTypes: ["text/event-stream"],
 };
 /** All followers share one limit, since the route is the platform's. */
@@ -127,6 +157,7 @@ function eventOf({ id, change }: FedChange) {
 function bodyOf(change: FedChange["change"]) {
   if (change.type === "current") return {};
   if (change.type === "cleared") return { worker: change.worker };
-  const { worker, blockKeys: block_keys } = change;
-  return change.type === "removed" ? { worker, block_keys } : { worker, block_keys, token_counts: change.tokenCounts };
+  const { worker, tier, blockKeys: block_keys } = change;
+  const where = { worker, tier, block_keys };
+  return change.type === "removed" ? where : { ...where, token_counts: change.tokenCounts };
 }

@@ -119,7 +119,7 @@ const workerMetricTable: readonly WorkerMetric[] = [
   ["spangate_worker_restarts_total", "counter", "Times the worker was started again.", (w) => w.restarts],
 ];
 
-function workerMetrics({ registry, dispatcher, tiers }: OpsDeps): string {
+function workerMetrics({ registry, residency, dispatcher, tiers }: OpsDeps): string {
   const workers = registry.list();
   const { running, unplaced } = dispatcher.stats();
   const ofWorkers = workerMetricTable.map(([name, type, help, read]) => {
@@ -140,12 +140,20 @@ function workerMetrics({ registry, dispatcher, tiers }: OpsDeps): string {
   const one = (value: number) => [{ labels: {}, value }];
   return [
     ...ofWorkers,
-    tierMetrics(workers, tiers(), (name) => sharedLabels(name, registry)),
+    tierMetrics(workers, [...hostUses(workers, residency), ...tiers()], (name) => sharedLabels(name, registry)),
     renderSamples(poolName, "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
     renderSamples("spangate_requests_in_flight", "gauge", "Requests placed on workers.", one(running)),
     renderSamples("spangate_requests_unplaced", "gauge", "Requests that wait for a worker.", one(unplaced)),
     ...processMetrics().map(([name, type, help, value]) => renderSamples(name, type, help, one(value))),
   ].join("");
+}
+
+/** What lies in each worker's memory of the host. */
+function hostUses(workers: readonly WorkerRecord[], residency: Residency): TierBytes[] {
+  return workers.flatMap(({ id: worker, card }) => {
+    if (card?.hostKv === undefined) return [];
+    return { tier: "host", worker, bytes: residency.blockCount(worker, "host") * card.hostKv.bytesPerBlock };
+  });
 }
 
 /** Figures of the gateway's process, under the names that every Prometheus client uses. */

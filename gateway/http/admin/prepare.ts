@@ -28,13 +28,15 @@ const prepareBody = z.strictObject({
   target: z
     .enum(kvTiers)
     .optional()
-    .describe("Where the KV has to be; left out: on a worker, and in files if possible."),
+    .describe(
+      "Where the KV has to be: on a worker's device, in the host's memory beside it, in files, in the bucket; left out: on a worker, and in files if possible.",
+    ),
 });
 const pinBody = z.strictObject({
   tier: z
     .enum(kvTiers)
     .default("device")
-    .describe("Where the KV stays; device: on a worker, and in files if possible."),
+    .describe("Where the KV stays; device: on a worker, and in files if possible; host: in memory beside the device."),
 });
 
 /** What the routes do, for /openapi.json. */
@@ -189,6 +191,7 @@ function fragmentBody({ row, span }: FragmentFacts): z.infer<typeof fragmentAnsw
     pinned_tier: row.pinnedTier,
     resident: [
       ...(span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" as const })),
+      ...(span?.hostWorkers ?? []).map((worker) => ({ worker, tier: "host" as const })),
       ...(span?.tiers ?? []).map((tier) => ({ worker: null, tier })),
     ],
   };

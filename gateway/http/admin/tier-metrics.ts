@@ -7,6 +7,8 @@ import { type Labels, renderSamples } from "../../telemetry/metrics.ts";
 /** What lies in a tier now. */
 export interface TierBytes {
   readonly tier: KvTier;
+  /** Whose it is; undefined: all workers share it. */
+  readonly worker?: string;
   readonly bytes: number;
 }
 
@@ -50,7 +52,7 @@ const rows: readonly Row[] = [
 ];
 
 /**
- * @param inUse what lies in tiers outside the workers
+ * @param inUse what lies in tiers beside the workers' pools
  * @param labelsOf labels that all series of a metric have
  */
 export function tierMetrics(
@@ -69,7 +71,7 @@ export function tierMetrics(
   const used = Object.entries(usageNames).map(([tier, [name, help]]) => {
     const samples = inUse
       .filter((use) => use.tier === tier)
-      .map(({ bytes }) => ({ labels: labelsOf(name), value: bytes }));
+      .map(({ worker, bytes }) => ({ labels: { ...labelsOf(name), ...(worker && { worker }) }, value: bytes }));
     return renderSamples(name, "gauge", help, samples);
   });
   return [...moved, ...used].join("");

@@ -52,8 +52,12 @@ describe("a pinned fragment", () => {
   test("in files takes no place among those of the workers, and stays when it is pinned elsewhere", async () => {
     const { store, first, second } = await populated();
     const { pins } = world.corpus;
-    expect(() => pins.pin(tenantId, first, "disk")).toThrow('it has "device"');
-    world.spans.tiers = ["device", "disk"];
+    expect(() => pins.pin(tenantId, first, "disk")).toThrow('it has "device". SPANGATE_KV_DISK_BYTES gives');
+    expect(() => pins.pin(tenantId, first, "host")).toThrow("SPANGATE_KV_HOST_BYTES");
+    world.spans.tiers = ["device", "host", "disk"];
+    expect(pins.pin(tenantId, first, "host").row.pinnedTier).toBe("host");
+    await world.corpus.idle();
+    expect([pinnedKeys(), [...world.spans.pinnedBelow.keys()].sort()]).toEqual([[], keysOf(store.id, first).sort()]);
     expect(pins.pin(tenantId, first, "disk").row.pinnedTier).toBe("disk");
     pins.pin(tenantId, second);
     await world.corpus.idle();

@@ -72,6 +72,8 @@ describe("prepare jobs", () => {
     await world.corpus.idle();
     const goals = world.spans.goals.map((goal) => goal?.tier);
     expect(new Set(goals)).toEqual(new Set([undefined, "disk", "device"]));
+    const there = world.spans.goals.map((goal) => goal?.tokensThere ?? 0);
+    expect([Math.min(...there), Math.max(...there) > 0]).toEqual([0, true]);
     expect(world.spans.goals.every((goal) => goal === undefined || Math.abs(goal.sinceMs - Date.now()) < 60_000)).toBe(
       true,
     );

@@ -26,7 +26,7 @@ function opened(maxKeys = 100, keysPerChange = 4) {
     residency.forget(worker);
     feed.lost(worker);
   };
-  return { residency, feed, stored, removed, lost };
+  return { residency, feed, tell, stored, removed, lost };
 }
 
 /** What a follower believes that workers hold. */
@@ -80,6 +80,28 @@ const truth = (residency: Residency) =>
     }),
   );
 const filled = (held: ReturnType<typeof truth>) => new Map([...held].filter(([, keys]) => keys.size > 0));
+
+test("names the tier of each block, in the account of all that is held and afterwards", async () => {
+  const { feed, stored, tell } = opened();
+  const below = { sequence: 2, tier: "host", blockKeys: keysOf(1, 1) } as const;
+  stored("a", 1, 1);
+  tell("a", { ...below, type: "stored", previousKeys: keysOf(0, 1), tokenCounts: [16] });
+  const events = feed.follow(undefined, new AbortController().signal);
+  const read = async (count: number) => {
+    const changes: unknown[] = [];
+    for (let left = count; left > 0; left--) changes.push((await events.next()).value?.change);
+    return changes.map((change) => [(change as { type: string }).type, (change as { tier?: string }).tier]);
+  };
+  expect(await read(4)).toEqual([
+    ["cleared", undefined],
+    ["stored", "device"],
+    ["stored", "host"],
+    ["current", undefined],
+  ]);
+  tell("a", { ...below, type: "removed" });
+  expect(await read(1)).toEqual([["removed", "host"]]);
+  await events.return(undefined);
+});
 
 test("who comes first is told all that is held, in parts, and then every change", async () => {
   const { feed, residency, stored, removed, lost } = opened();

@@ -51,6 +51,49 @@ describe("residency", () => {
   });
 });
 
+describe("memory of the host beside the device", () => {
+  const below = (event: KvEvent): KvEvent => ({ ...event, tier: "host" });
+
+  test("is held too, told apart, and told of once where both have it", () => {
+    const residency = new Residency(() => ({ tenantId: "tenant_a", isFragment: true }));
+    residency.apply("w0", [stored("r", "a", "b"), below(stored("r", "a", "b", "c"))]);
+    residency.apply("w0", [removed("a", "b")]);
+    residency.apply("w0", [stored("r", "a")]);
+    const holds = (tier?: "device" | "host") =>
+      ["a", "b", "c", "d"].map((name) => residency.holds("w0", key(name), tier));
+    expect([holds(), holds("device"), holds("host")]).toEqual([
+      [true, true, true, false],
+      [true, false, false, false],
+      [true, true, true, false],
+    ]);
+    expect([residency.blockCount("w0"), residency.blockCount("w0", "host")]).toEqual([1, 3]);
+    expect([...residency.keys("w0")].toSorted()).toEqual(["a", "b", "c"].map(key));
+    expect(residency.keysOf("w0", "tenant_a", false)).toHaveLength(3);
+    expect(residency.byTenant("w0").get("tenant_a")?.blockCount).toBe(1);
+    expect(residency.byTenant("w0", "host").get("tenant_a")?.blockCount).toBe(3);
+    residency.apply("w0", [below(removed("c"))]);
+    expect(residency.holders(key("c"))).toEqual([]);
+    residency.forget("w0");
+    expect([residency.holders(key("a")), residency.blockCount("w0", "host")]).toEqual([[], 0]);
+  });
+
+  test("keeps a block's owner when what it was chained from is only there", () => {
+    const residency = new Residency((_, root) =>
+      root === key("r") ? { tenantId: "tenant_a", isFragment: false } : undefined,
+    );
+    residency.apply("w0", [stored("r", "a", "b"), below(stored("r", "a", "b")), removed("a", "b")]);
+    residency.apply("w0", [stored("a", "b")]);
+    expect([...residency.byTenant("w0").keys()]).toEqual(["tenant_a"]);
+  });
+
+  test("counts the tokens that have to come up", () => {
+    const run = spanRun("x", 100);
+    const residency = new Residency();
+    residency.apply("w", [storedRun(run, 2), below(storedRun(run, 5))]);
+    expect([residency.cachedTokens("w", [run], 16), residency.tokensBelow("w", [run], 16)]).toEqual([80, 48]);
+  });
+});
+
 describe("accounting", () => {
   const owners = new Map<BlockKey, ChainOwner>([
     [key("ra"), { tenantId: "tenant_a", isFragment: false }],

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { Placement } from "../../../gateway/dispatch/request/placement.ts";
-import { greedy, readyRig, request } from "../rig.ts";
+import type { BlockKey } from "../../../worker/contract/units.ts";
+import { greedy, plan, readyRig, request, spanRun } from "../rig.ts";
 
 function started(options = {}) {
   const rig = readyRig(2, options);
@@ -39,6 +40,39 @@ describe("the requests of one tree", () => {
     dispatcher.submit(request("c", { placement }));
     expect(submitted()[1 - lost]).toEqual(["a.2", "b.2", "c.1"]);
   });
+});
+
+test("files count for every worker, at what loading takes, so none stands in a line for what it could load", () => {
+  const span = spanRun("x", 320);
+  const key = span.blockKeys.at(-1) as BlockKey;
+  const place = (options: Parameters<typeof readyRig>[1] = {}): number => {
+    const { dispatcher, residency, registry, submitted } = started(options);
+    const previousKeys = [span.rootKey, ...span.blockKeys].slice(0, span.blockKeys.length);
+    const tokenCounts = span.blockKeys.map(() => 16);
+    residency.apply("worker-0", [
+      { sequence: 1, type: "stored", blockKeys: span.blockKeys, previousKeys, tokenCounts },
+    ]);
+    registry.addLoad("worker-0", 0, 400);
+    dispatcher.submit(request("a", { plan: plan([7, 8, 9], [span]) }));
+    return submitted().findIndex((ids) => ids.length > 0);
+  };
+  expect(place()).toBe(0);
+  const asked: unknown[] = [];
+  const blocksInFiles = (blockKeys: readonly BlockKey[]): number => {
+    asked.push(blockKeys.at(-1));
+    return blockKeys.at(-1) === key ? blockKeys.length : 0;
+  };
+  expect(place({ blocksInFiles })).toBe(1);
+  expect(asked).toContain(key);
+});
+
+test("nothing is looked for in files where there is no choice", () => {
+  const blocksInFiles = (): number => {
+    throw new Error("there is one worker");
+  };
+  const { dispatcher, processes } = readyRig(1, { blocksInFiles });
+  dispatcher.submit(request("a"));
+  expect(processes[0]?.submittedIds).toEqual(["a.1"]);
 });
 
 test("the tokens that close a chain reach the worker; a chat's chain stays open", () => {

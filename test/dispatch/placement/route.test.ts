@@ -6,6 +6,8 @@ const idle = (id: string, cachedTokens = 0): Candidate => ({
   id,
   cachedTokens,
   upcomingTokens: 0,
+  fileTokens: 0,
+  loadCost: 0,
   pendingTokens: 0,
   inFlight: 0,
 });
@@ -35,6 +37,17 @@ describe("chooseWorker", () => {
   test("follows what another request is about to compute, rather than computing it twice", () => {
     const computing = { ...idle("a"), upcomingTokens: 900, pendingTokens: 900, inFlight: 1 };
     expect(chooseWorker([computing, idle("b")], 1000, "")).toBe("a");
+  });
+
+  test("a worker that loads is worth less than one that holds, and more than one that computes", () => {
+    const below = { ...idle("b", 900), loadCost: 450 };
+    const files = { ...idle("c"), fileTokens: 900, loadCost: 450 };
+    expect(chooseWorker([idle("a"), below], 1000, "")).toBe("b");
+    expect(chooseWorker([idle("a"), files], 1000, "")).toBe("c");
+    expect(chooseWorker([idle("a", 900), below, files], 1000, "")).toBe("a");
+    // Who loads waits alone: a loaded prompt is no reason to stand in the line of a busy worker.
+    const busy = { ...idle("a", 900), pendingTokens: 500 };
+    expect(chooseWorker([busy, files], 1000, "")).toBe("c");
   });
 
   test("does not queue behind more work than the cache saves", () => {

@@ -79,6 +79,32 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
   expect((await cache()).size).toBe(0);
 });
 
+test("memory of the host beside a worker is a tier of its own, for the worker and for its tenants", async () => {
+  const rig = chatRig();
+  addCacheRoutes(rig.app, { ...rig, tiers: () => [], tiersByTenant: () => new Map() });
+  const hostKv = { blockCount: 100, bytesPerBlock: 10 };
+  rig.processes[0]?.handlers.onMessage({ type: "ready", card: { ...fakeCard, hostKv } });
+  await post(rig.app, question);
+  const keys = [...rig.residency.keys("worker-0")];
+  const stored = { type: "stored", blockKeys: keys, previousKeys: keys, tokenCounts: keys.map(() => 16) } as const;
+  rig.residency.apply("worker-0", [{ sequence: 9, tier: "host", ...stored }]);
+  rig.residency.apply("worker-0", [{ sequence: 10, type: "removed", blockKeys: keys }]);
+  rig.pins.set(new Map(), new Map(keys.slice(0, 1).map((key) => [key, "tenant_a"])));
+  const headers = { authorization: "Bearer key-platform" };
+  const { data, tiers } = (await (await rig.app.request("/admin/v1/cache", { headers })).json()) as {
+    data: unknown;
+    tiers: { tier: string }[];
+  };
+  const blocks = keys.length;
+  expect(tiers.map(({ tier }) => tier)).toEqual(["device", "host"]);
+  expect(tiers).toMatchObject([
+    { worker: "worker-0", blocks: 0, bytes: 0, pinned_bytes: 0 },
+    { worker: "worker-0", blocks, bytes: blocks * 10, pinned_bytes: 10, quota_bytes: 1_000 },
+  ]);
+  const own = { tier: "host", blocks, bytes: blocks * 10, quota_bytes: null };
+  expect(data).toMatchObject([{ tenant_id: "tenant_a", blocks: 0, workers: [], tiers: [own] }]);
+});
+
 test("tiers are told: each worker's pool, and what all share with what a tenant has of it", async () => {
   const rig = chatRig();
   const disk = { tier: "disk", objects: 2, blocks: 40, bytes: 9_000 } as const;

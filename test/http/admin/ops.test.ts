@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { fakeStats } from "../../dispatch/fake-core.ts";
+import type { BlockKey } from "../../../worker/contract/units.ts";
+import { fakeCard, fakeStats } from "../../dispatch/fake-core.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
 
 describe("operators' routes", () => {
@@ -54,6 +55,11 @@ describe("operators' routes", () => {
     const tiers = [{ tier: "disk", ...moved, loads } as const];
     rig.registry.setStats("worker-0", { ...fakeStats, lackedTokens: 700, broughtTokens: 512, tiers });
     rig.state.tiers.push({ tier: "disk", objects: 2, blocks: 9, bytes: 12_288, pinnedBytes: 0, quotaBytes: 2 ** 30 });
+    const hostKv = { blockCount: 8, bytesPerBlock: 100 };
+    rig.processes[0]?.handlers.onMessage({ type: "ready", card: { ...fakeCard, hostKv } });
+    const keys = ["a", "b"] as BlockKey[];
+    const stored = { sequence: 1, type: "stored", tier: "host", blockKeys: keys, previousKeys: keys } as const;
+    rig.residency.apply("worker-0", [{ ...stored, tokenCounts: [16, 16] }]);
     const lines = new Set((await text()).split("\n"));
     const model = 'model_name="fake-model"';
     const worker = `${model},worker="worker-0"`;
@@ -68,6 +74,7 @@ describe("operators' routes", () => {
       `vllm:kv_offload_tiering_write_bytes_total{${worker},tier="disk"} 8192`,
       `vllm:kv_offload_tiering_write_time_total{${worker},tier="disk"} 0.25`,
       `lmcache:local_storage_usage{${model}} 12288`,
+      `lmcache:local_cache_usage{${worker}} 200`,
       'spangate_kv_loads_total{worker="worker-0",tier="disk",outcome="late"} 1',
     ]) {
       expect([line, lines.has(line)]).toEqual([line, true]);
