@@ -83,6 +83,7 @@ function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBa
     ...backend.shape,
     stepPromptTokens: config.prefillTokensBesideDecodes,
     eosTokenIds: model.eosTokenIds,
+    samplingDefaults: model.samplingDefaults,
     numericMode,
     backend: backend.name,
   };

@@ -3,7 +3,7 @@
  */
 import type { FileId, TenantId } from "../../db/ids.ts";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
-import type { TokenPlan } from "../../worker/contract/messages.ts";
+import type { SamplingParams, TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
@@ -58,6 +58,8 @@ export interface ChatRun extends AnswerSources {
   readonly model: string;
   readonly retrieved: readonly RetrievedFragment[];
   readonly promptTokens: number;
+  /** What the answer was sampled with, the model's own defaults filled in. */
+  readonly sampling: Pick<SamplingParams, "temperature" | "topP">;
   /**
    * Yields one `end` event for each choice and then ends; throws ApiError. A caller that leaves the loop aborts what
    * still runs.
@@ -95,7 +97,16 @@ export class Pipeline {
     const { card, documents, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
     const events = await this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved, ...answer });
     const question = questionOf(job.request.messages) ?? "";
-    return { model: card.id, question, documents, retrieved, promptTokens: tokenCount(plan.runs), events };
+    const promptTokens = tokenCount(plan.runs);
+    return {
+      model: card.id,
+      question,
+      documents,
+      retrieved,
+      promptTokens,
+      sampling: samplingOf(job.request.params, card),
+      events,
+    };
   }
 
   /**
@@ -113,7 +124,8 @@ export class Pipeline {
     }
     const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
     const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
-    return { model: card.id, question: "", documents: [], retrieved: [], promptTokens, events };
+    const sampling = samplingOf(job.request.params, card);
+    return { model: card.id, question: "", documents: [], retrieved: [], promptTokens, sampling, events };
   }
 
   /** The token ids of a text as `complete` would read it. @throws ApiError */
@@ -141,7 +153,8 @@ export class Pipeline {
   ): Promise<MergedEvents> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
-    checkTokenIds(card, request.params);
+    const sampling = samplingOf(request.params, card);
+    checkTokenIds(card, { ...request.params, sampling });
     const ender = new AbortController();
     const signal = AbortSignal.any([outer, ender.signal]);
     const submit = ({ plan, maxTokens }: (typeof runs)[number], index: number) =>
@@ -149,7 +162,13 @@ export class Pipeline {
         requestId: `${requestId}.${index}`,
         tenantId,
         plan,
-        params: { ...forChoice(request.params, index % request.choiceCount), maxTokens, grammar },
+        // Each choice of a request draws from its own stream of random numbers.
+        params: {
+          ...request.params,
+          sampling: { ...sampling, seed: sampling.seed + (index % request.choiceCount) },
+          maxTokens,
+          grammar,
+        },
         stops: request.stops,
         calls,
         goesOn,
@@ -290,10 +309,16 @@ export function questionOf(messages: readonly LowerMessage[]): string | undefine
   return messages.findLast((message) => message.role === "user")?.content.trim() || undefined;
 }
 
-/** The parameters of one choice. Each choice of a request draws from its own stream of random numbers. */
-function forChoice(params: AnswerParams, index: number): AnswerParams {
-  if (index === 0) return params;
-  return { ...params, sampling: { ...params.sampling, seed: params.sampling.seed + index } };
+/** How a request is sampled: as it says itself, else as the model's folder does, else as OpenAI's API does. */
+function samplingOf({ sampling: asked }: AnswerParams, { samplingDefaults: folder = {} }: ModelCard): SamplingParams {
+  return {
+    ...asked,
+    temperature: asked.temperature ?? folder.temperature ?? 1,
+    topP: asked.topP ?? folder.topP ?? 1,
+    topK: asked.topK ?? folder.topK ?? 0,
+    minP: asked.minP ?? folder.minP ?? 0,
+    repetitionPenalty: asked.repetitionPenalty ?? folder.repetitionPenalty ?? 1,
+  };
 }
 
 interface TextPlanParts {

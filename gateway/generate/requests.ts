@@ -1,5 +1,5 @@
 /** The requests that the APIs give to the pipeline, checked and with their defaults filled in. */
-import type { GenerateParams } from "../../worker/contract/messages.ts";
+import type { GenerateParams, SamplingDefaults, SamplingParams } from "../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { HybridWeights } from "../corpus/search/retrieve.ts";
 import type { LowerMessage } from "../lower/plan.ts";
@@ -33,8 +33,15 @@ export interface PromptRequest {
   readonly attention: "span" | "full";
 }
 
-/** How an answer is sampled. Its length and its grammar are decided later. */
-export type AnswerParams = Omit<GenerateParams, "maxTokens" | "grammar">;
+/** How an answer is sampled, where the request says it; what it leaves open the model's folder decides, or `samplingOf`. */
+export type AskedSampling = Omit<SamplingParams, keyof SamplingDefaults> & {
+  readonly [Name in keyof SamplingDefaults]: SamplingDefaults[Name] | undefined;
+};
+
+/** How an answer is generated. Its length and its grammar are decided later. */
+export type AnswerParams = Omit<GenerateParams, "maxTokens" | "grammar" | "sampling"> & {
+  readonly sampling: AskedSampling;
+};
 
 /** A chat request, checked and with its defaults filled in. */
 export interface ChatRequest extends PromptRequest {

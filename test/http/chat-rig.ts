@@ -27,7 +27,7 @@ import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import type { ModelText } from "../../gateway/text/model-text.ts";
 import { type CompileElsewhere, compileIn, Grammars } from "../../gateway/tools/grammars.ts";
 import { openThreads } from "../../gateway/tools/open-threads.ts";
-import type { SubmitMessage } from "../../worker/contract/messages.ts";
+import type { SamplingDefaults, SubmitMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { type FakeProcess, fakeLinks } from "../dispatch/fake-link.ts";
 import { makeRig } from "../dispatch/rig.ts";
@@ -85,6 +85,8 @@ export interface ChatRigOptions {
   readonly retention?: { readonly rows?: number; readonly bytes?: number };
   readonly compileElsewhere?: CompileElsewhere;
   readonly settings?: AppDeps["settings"];
+  /** What the model's folder says of sampling; absent: nothing. */
+  readonly samplingDefaults?: SamplingDefaults;
 }
 
 /** Shared by all rigs; a thread without work keeps no test from its end. */
@@ -115,7 +117,10 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const pipeline = new Pipeline({
     dispatcher: rateLimits === undefined ? workers.dispatcher : metered(workers.dispatcher, rateLimits.limiter),
     tokenBytes,
-    card: () => workers.registry.card(),
+    card: () => {
+      const card = workers.registry.card();
+      return card && { ...card, samplingDefaults: other.samplingDefaults };
+    },
     lowererFor: (card) => {
       const lowerer = lowerers.get(card.digest) ?? new Lowerer({ ...text, card, cacheBytes: 100_000 });
       lowerers.set(card.digest, lowerer);

@@ -1,4 +1,5 @@
 import type { KvFormat } from "./kv-object.ts";
+import type { SamplingDefaults } from "./messages.ts";
 
 /** What a worker tells the gateway about its model. Beyond this the gateway reads only the model's text files. */
 export interface ModelCard {
@@ -18,6 +19,8 @@ export interface ModelCard {
   readonly stepPromptTokens?: number;
   /** Token ids that end a generation. */
   readonly eosTokenIds: readonly number[];
+  /** What requests that say nothing of it are sampled with; absent: the API's defaults. */
+  readonly samplingDefaults?: SamplingDefaults;
   /** "float32", "int8" … and the backend's name, for reports. */
   readonly numericMode: string;
   readonly backend: string;

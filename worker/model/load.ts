@@ -2,6 +2,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
+import type { SamplingDefaults } from "../contract/messages.ts";
 import { type ModelConfig, parseModelConfig } from "./config.ts";
 import { modelDigest } from "./digest.ts";
 import { ModelError } from "./model-error.ts";
@@ -14,6 +15,7 @@ export interface LoadedModel {
   readonly weights: Weights;
   readonly digest: string;
   readonly eosTokenIds: readonly number[];
+  readonly samplingDefaults: SamplingDefaults;
 }
 
 /** @throws ModelError naming the file and field. */
@@ -34,18 +36,53 @@ export function readModel(folder: string): Omit<LoadedModel, "digest"> {
     );
   const config = parseModelConfig(readJson(configFile), configFile);
   const weights = new Weights(folder, config);
-  return { id: modelNameOf(folder), config, weights, eosTokenIds: readEosTokenIds(folder, config) };
+  return { id: modelNameOf(folder), config, weights, ...readGenerationConfig(folder, config) };
 }
 
-/** End tokens in generation_config.json take precedence over those in config.json (as in transformers). */
-function readEosTokenIds(folder: string, config: ModelConfig): readonly number[] {
+const generationSchema = z.object({
+  do_sample: z.boolean().nullish(),
+  temperature: z.number().min(0).max(100).nullish(),
+  top_p: z.number().gt(0).max(1).nullish(),
+  top_k: z
+    .int()
+    .min(-1)
+    .max(2 ** 20)
+    .nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  repetition_penalty: z.number().min(0.01).max(100).nullish(),
+});
+
+/**
+ * `generation_config.json`, as transformers reads it: its end tokens take precedence over those of config.json, and
+ * `do_sample: false` means greedy decoding whatever the temperature. Without the file config.json says all.
+ * @throws ModelError naming the field
+ */
+function readGenerationConfig(
+  folder: string,
+  config: ModelConfig,
+): Pick<LoadedModel, "eosTokenIds" | "samplingDefaults"> {
   const file = join(folder, "generation_config.json");
-  if (!existsSync(file)) return config.eosTokenIds;
+  if (!existsSync(file)) return { eosTokenIds: config.eosTokenIds, samplingDefaults: {} };
   const tokenId = z.number().int().min(0).lt(config.vocabSize);
-  const parsed = z
-    .object({ eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish() })
-    .safeParse(readJson(file));
-  if (!parsed.success) throw new ModelError(`${file}: "eos_token_id" must be token ids below ${config.vocabSize}`);
-  const named = [parsed.data.eos_token_id ?? []].flat();
-  return named.length > 0 ? named : config.eosTokenIds;
+  const eosTokens = z.union([tokenId, z.array(tokenId).max(64)]).nullish();
+  const parsed = generationSchema.extend({ eos_token_id: eosTokens }).safeParse(readJson(file));
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    const field = issue?.path[0] ?? "";
+    const what = field === "eos_token_id" ? `must be token ids below ${config.vocabSize}` : issue?.message;
+    throw new ModelError(`${file}: "${String(field)}" ${what}`);
+  }
+  const given = parsed.data;
+  const named = [given.eos_token_id ?? []].flat();
+  const temperature = given.do_sample === false ? 0 : given.temperature;
+  return {
+    eosTokenIds: named.length > 0 ? named : config.eosTokenIds,
+    samplingDefaults: {
+      ...(temperature != null && { temperature }),
+      ...(given.top_p != null && { topP: given.top_p }),
+      ...(given.top_k != null && { topK: Math.max(0, given.top_k) }),
+      ...(given.min_p != null && { minP: given.min_p }),
+      ...(given.repetition_penalty != null && { repetitionPenalty: given.repetition_penalty }),
+    },
+  };
 }

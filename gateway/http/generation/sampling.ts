@@ -50,20 +50,20 @@ export const generateFields = {
 type GenerateFields = Omit<typeof generateFields, "response_format">;
 type GenerateBody = Partial<{ [Name in keyof GenerateFields]: z.output<GenerateFields[Name]> }>;
 
-/** What is absent has chat's default. */
+/** What is absent has chat's default, but for what a model's folder may have a default for. */
 export function generateParams(body: GenerateBody): AnswerParams {
   return {
     minTokens: body.min_tokens ?? 0,
     ignoreEos: body.ignore_eos ?? false,
     stopTokenIds: body.stop_token_ids ?? [],
     sampling: {
-      temperature: body.temperature ?? 1,
-      topP: body.top_p ?? 1,
-      topK: Math.min(Math.max(0, body.top_k ?? 0), limits.topK),
-      minP: body.min_p ?? 0,
+      temperature: body.temperature ?? undefined,
+      topP: body.top_p ?? undefined,
+      topK: body.top_k == null ? undefined : Math.min(Math.max(0, body.top_k), limits.topK),
+      minP: body.min_p ?? undefined,
       presencePenalty: body.presence_penalty ?? 0,
       frequencyPenalty: body.frequency_penalty ?? 0,
-      repetitionPenalty: body.repetition_penalty ?? 1,
+      repetitionPenalty: body.repetition_penalty ?? undefined,
       seed: body.seed ?? crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
       logitBias: body.logit_bias ?? [],
       topLogprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : -1,

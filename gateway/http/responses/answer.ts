@@ -53,7 +53,6 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
   const { id, requestId, createdMs, parsed, run, choice, citations, comparison } = parts;
   const { body } = parsed;
   const done = completedMs !== undefined;
-  const { temperature, topP } = { temperature: body.temperature ?? 1, topP: body.top_p ?? 1 };
   return {
     id,
     object: "response",
@@ -67,8 +66,8 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     instructions: body.instructions ?? null,
     previous_response_id: body.previous_response_id ?? null,
     metadata: body.metadata ?? {},
-    temperature,
-    top_p: topP,
+    temperature: run.sampling.temperature,
+    top_p: run.sampling.topP,
     top_logprobs: body.top_logprobs ?? 0,
     max_output_tokens: body.max_output_tokens ?? null,
     tools: body.tools ?? [],

@@ -61,6 +61,18 @@ describe("an answer", () => {
     expect(submits().map((submit) => submit.params.sampling.seed)).toEqual([7, 8, 9]);
   });
 
+  test("what a request leaves open its model's folder decides, and then OpenAI's API", async () => {
+    const { app, submits } = chatRig({ samplingDefaults: { temperature: 0.6, topK: 20, repetitionPenalty: 1.05 } });
+    await post(app, question);
+    await post(app, { ...question, temperature: 0, top_k: -1, top_p: 0.5, min_p: 0.1, repetition_penalty: 1 });
+    await post(app, { ...question, temperature: null });
+    const open = { temperature: 0.6, topP: 1, topK: 20, minP: 0, repetitionPenalty: 1.05 };
+    const [first, asked, nulls] = submits().map(({ params }) => params.sampling);
+    expect(first).toMatchObject(open);
+    expect(asked).toMatchObject({ temperature: 0, topP: 0.5, topK: 0, minP: 0.1, repetitionPenalty: 1 });
+    expect(nulls).toMatchObject(open);
+  });
+
   test("when one of n choices is refused, none of the others goes on", async () => {
     const { app, dispatcher } = chatRig({ ticking: false, requestsPerTenant: 16 });
     // The worker takes 72, 64 of them wait, for this tenant: all but one of them.

@@ -86,6 +86,12 @@ describe("a response", () => {
     expect(response?.plan.runs.map((run) => run.blockKeys)).toEqual(chat?.plan.runs.map((run) => run.blockKeys) ?? []);
     expect(response?.params).toEqual(chat?.params as never);
   });
+
+  test("tells what it was sampled with, the model's own defaults too", async () => {
+    const { app } = chatRig({ samplingDefaults: { temperature: 0.6, topP: 0.9 } });
+    const shown = await send(app, { ...question, input: "the thing", top_p: 0.5 });
+    expect(shown).toMatchObject({ temperature: 0.6, top_p: 0.5 });
+  });
 });
 
 describe("file_search", () => {
