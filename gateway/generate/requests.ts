@@ -1,5 +1,6 @@
 /** The requests that the APIs give to the pipeline, checked and with their defaults filled in. */
-import type { GenerateParams, SamplingDefaults, SamplingParams } from "../../worker/contract/messages.ts";
+import type { GenerateParams, SamplingParams } from "../../worker/contract/messages.ts";
+import type { SamplingDefaults } from "../../worker/contract/model-card.ts";
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { HybridWeights } from "../corpus/search/retrieve.ts";
 import type { LowerMessage } from "../lower/plan.ts";

@@ -96,11 +96,6 @@ export interface SamplingParams {
   readonly topLogprobs: number;
 }
 
-/** What a model's folder says of sampling where a request does not (`generation_config.json`). */
-export type SamplingDefaults = Partial<
-  Pick<SamplingParams, "temperature" | "topP" | "topK" | "minP" | "repetitionPenalty">
->;
-
 export interface GenerateParams {
   /** 0 only prepares: the worker computes and keeps the runs and samples nothing; then every run is closed. */
   readonly maxTokens: number;

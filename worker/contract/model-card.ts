@@ -1,5 +1,13 @@
 import type { KvFormat } from "./kv-object.ts";
-import type { SamplingDefaults } from "./messages.ts";
+
+/** What a model's folder says of sampling where a request does not (`generation_config.json`). */
+export interface SamplingDefaults {
+  readonly temperature?: number;
+  readonly topP?: number;
+  readonly topK?: number;
+  readonly minP?: number;
+  readonly repetitionPenalty?: number;
+}
 
 /** What a worker tells the gateway about its model. Beyond this the gateway reads only the model's text files. */
 export interface ModelCard {

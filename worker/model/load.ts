@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
-import type { SamplingDefaults } from "../contract/messages.ts";
+import type { SamplingDefaults } from "../contract/model-card.ts";
 import { type ModelConfig, parseModelConfig } from "./config.ts";
 import { modelDigest } from "./digest.ts";
 import { ModelError } from "./model-error.ts";
