@@ -1,6 +1,6 @@
 /** KV in files: scopes with their keys, and objects. Whoever removes rows unlinks the files of the ids that come back. */
 import { and, asc, desc, eq, gt, inArray, lt, ne, or, sql } from "drizzle-orm";
-import type { CorpusId, FragmentId, TenantId } from "./ids.ts";
+import type { CorpusId, FileId, FragmentId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { findRow, insertRow, listRows } from "./rows.ts";
 import { kvObjects, kvScopes } from "./schema.ts";
@@ -277,6 +277,7 @@ export function deadKvScopes(db: Db): readonly number[] {
 /** A fragment whose span is in a file, with the facts of its corpus's salt. */
 export interface KeptFragment {
   readonly id: FragmentId;
+  readonly fileId: FileId;
   readonly text: string;
   readonly tenantId: TenantId;
   readonly corpusId: CorpusId;
@@ -284,18 +285,35 @@ export interface KeptFragment {
   readonly saltEpoch: number;
 }
 
-/** Fragments that were prepared and are in files, those used last first. */
-export function listKeptFragments(db: Db, skip: number, limit: number): readonly KeptFragment[] {
-  return db.statement("listKeptFragments", () =>
+/** Spans that are in files, those used last first. */
+export function listKvSpans(db: Db, limit: number): readonly string[] {
+  const rows = db.statement("listKvSpans", (orm) =>
+    orm
+      .select({ key: kvObjects.spanKey })
+      .from(kvObjects)
+      // Written out, as in `oldestKvObjects`.
+      .where(sql`${kvObjects.position} = 0`)
+      .orderBy(desc(kvObjects.usedAt))
+      .limit(limit)
+      .all(),
+  );
+  return rows.map(({ key }) => key);
+}
+
+/** The fragments whose spans these are, in this order; those of some spans are not known. */
+export function findKeptFragments(db: Db, spanKeys: readonly string[]): readonly KeptFragment[] {
+  const rows = db.statement("findKeptFragments", () =>
     db.client
-      .query<KeptFragment, [number, number]>(
-        `select f.id, f.text, c.tenant_id as tenantId, c.id as corpusId, c.seq as corpusSeq, c.salt_epoch as saltEpoch
-         from (select span_key, used_at from kv_objects where position = 0 order by used_at desc limit ? offset ?) o
-         join fragments f on f.prepared_span_key = o.span_key
+      .query<KeptFragment & { readonly spanKey: string }, [string]>(
+        `select f.id, f.text, f.prepared_span_key as spanKey, cf.file_id as fileId, c.tenant_id as tenantId,
+           c.id as corpusId, c.seq as corpusSeq, c.salt_epoch as saltEpoch
+         from fragments f
          join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
          join corpora c on c.id = cf.corpus_id and c.deleted_at is null
-         order by o.used_at desc`,
+         where f.prepared_span_key in (select value from json_each(?))`,
       )
-      .all(limit, skip),
+      .all(JSON.stringify(spanKeys)),
   );
+  const fragments = Map.groupBy(rows, ({ spanKey }) => spanKey);
+  return spanKeys.flatMap((key) => fragments.get(key) ?? []);
 }

@@ -5,10 +5,8 @@
  * served; nothing waits for this but `/ready`, and that only for a while.
  */
 
-import { type KeptFragment, listKeptFragments } from "../../db/kv-objects.ts";
+import { findKeptFragments, type KeptFragment, listKvSpans } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
-import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
-import type { TokenPlan } from "../../worker/contract/messages.ts";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { Pace } from "../base/pace.ts";
@@ -16,9 +14,9 @@ import { streamSafe } from "../base/stream-safe.ts";
 import { limits } from "../config.ts";
 import type { CorpusSaltOf } from "../corpus/base/ports.ts";
 import type { Searches } from "../corpus/search/searches.ts";
-import { Placement } from "../dispatch/request/placement.ts";
 import type { KvObjects } from "../kv/objects.ts";
-import type { LowerDocument } from "../lower/plan.ts";
+import { chunks } from "../kv/removal.ts";
+import { openRehearsal, type SaltedFragment } from "./rehearsal.ts";
 import type { TextSide } from "./text.ts";
 import type { Workers } from "./workers.ts";
 
@@ -27,7 +25,7 @@ const [mostFragments, fragmentsAtOnce] = [1_024, 32];
 /** Fragments that are searched for in their corpora, by so many of their characters. */
 const [mostSearches, questionChars] = [8, 100];
 /** Fragments of a rehearsed prompt, and how often it is rehearsed. */
-const [rehearsedFragments, rounds] = [32, 2];
+const [rehearsedFragments, rounds] = [32, 4];
 /** What a search answers at most. */
 const hits = 50;
 
@@ -35,7 +33,7 @@ export interface WarmStartOptions {
   readonly db: Db;
   readonly searches: Pick<Searches, "rank">;
   readonly corpusSalt: CorpusSaltOf;
-  readonly text: Pick<TextSide, "encodeAhead" | "lowererFor">;
+  readonly text: Pick<TextSide, "encodeAhead" | "lowererFor" | "tokenBytes">;
   readonly workers: Pick<Workers, "supervisor" | "registry" | "residency" | "dispatcher">;
   readonly kv: Pick<KvObjects, "loaded">;
   readonly log: Log;
@@ -70,7 +68,7 @@ export async function warmStart(options: WarmStartOptions): Promise<void> {
 
 class WarmStart {
   readonly #options: WarmStartOptions;
-  readonly #documents: LowerDocument[] = [];
+  readonly #fragments: SaltedFragment[] = [];
   readonly #pace = new Pace();
   /** Before any text is read: what is deleted from here on is not brought back. */
   readonly #readAtMs = performance.now();
@@ -86,10 +84,9 @@ class WarmStart {
   }
 
   async encode(): Promise<void> {
-    for (let skip = 0; skip < mostFragments; skip += fragmentsAtOnce) {
-      const page = listKeptFragments(this.#options.db, skip, fragmentsAtOnce);
-      if (page.length === 0) return;
-      for (const fragment of page) {
+    const { db } = this.#options;
+    for (const keys of chunks(listKvSpans(db, mostFragments), fragmentsAtOnce)) {
+      for (const fragment of findKeptFragments(db, keys)) {
         if (this.#isOver) return;
         await this.#encode(fragment);
         // One tenant's search that fails or takes long says nothing of the others' texts.
@@ -104,9 +101,9 @@ class WarmStart {
     const card = workers.registry.card();
     if (card === undefined) return;
     const lowerer = text.lowererFor(card);
-    for (const document of this.#documents) {
+    for (const fragment of this.#fragments) {
       if (this.#isOver) return;
-      lowerer.lowerSpan(document);
+      lowerer.lowerSpan(fragment);
       await this.#pace.breathe();
     }
   }
@@ -117,39 +114,20 @@ class WarmStart {
     const card = workers.registry.card();
     if (card === undefined) return;
     const lowerer = text.lowererFor(card);
-    const resident = this.#documents.slice(0, rehearsedFragments).filter((document) => {
-      const key = lowerer.lowerSpan(document).blockKeys.at(-1);
+    const [first, ...others] = this.#fragments.slice(0, rehearsedFragments).filter((fragment) => {
+      const key = lowerer.lowerSpan(fragment).blockKeys.at(-1);
       return key !== undefined && workers.residency.holders(key).length > 0;
     });
-    const salt = resident[0]?.salt;
-    if (salt === undefined) return;
-    for (let round = 0; round < rounds && !this.#isOver; round++) {
-      const messages = [{ role: "user", content: `${round}` }] as const;
-      const prompt = { messages, documents: resident, salt, attention: "span" } as const;
-      await lowerer.warm(prompt);
-      await this.#ask(lowerer.lower(prompt));
-    }
+    if (first === undefined) return;
+    const ask = openRehearsal({ text, workers, readAtMs: this.#readAtMs });
+    for (let round = 0; round < rounds && !this.#isOver; round++) await ask(`${round}`, [first, ...others]);
   }
 
-  async #ask(plan: TokenPlan): Promise<void> {
-    const events = this.#options.workers.dispatcher.submit({
-      requestId: `warm_${crypto.randomUUID().replaceAll("-", "")}`,
-      // As of prepared spans: no tenant is charged.
-      tenantId: "",
-      plan,
-      params: { ...prepareOnly, maxTokens: 1 },
-      reuse: true,
-      deadlineMs: limits.warmUpMs,
-      readAtMs: this.#readAtMs,
-      placement: new Placement(undefined),
-    });
-    for await (const _ of events);
-  }
-
-  async #encode({ id, text, corpusId, saltEpoch, tenantId }: KeptFragment): Promise<void> {
-    const document = { id, text, salt: this.#options.corpusSalt(corpusId, saltEpoch, tenantId) };
-    await this.#options.text.encodeAhead(document);
-    this.#documents.push(document);
+  async #encode(fragment: KeptFragment): Promise<void> {
+    const { corpusId, saltEpoch, tenantId } = fragment;
+    const salted = { ...fragment, salt: this.#options.corpusSalt(corpusId, saltEpoch, tenantId) };
+    await this.#options.text.encodeAhead(salted);
+    this.#fragments.push(salted);
   }
 
   /** Starts a thread that searches, and has it read the pages of the index that questions read. */

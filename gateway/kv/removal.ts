@@ -95,6 +95,6 @@ export class KvRemoval {
   }
 }
 
-export function* chunks<Item>(items: readonly Item[]): Generator<readonly Item[]> {
-  for (let at = 0; at < items.length; at += removedAtOnce) yield items.slice(at, at + removedAtOnce);
+export function* chunks<Item>(items: readonly Item[], size = removedAtOnce): Generator<readonly Item[]> {
+  for (let at = 0; at < items.length; at += size) yield items.slice(at, at + size);
 }

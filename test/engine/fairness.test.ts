@@ -1,6 +1,7 @@
 /** A short prompt of a tenant with one request, beside a tenant with many. */
 import { describe, expect, test } from "bun:test";
 import type { Batch } from "../../worker/contract/batch.ts";
+import { nobody } from "../../worker/contract/owners.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, submitPlan } from "./plans.ts";
@@ -154,6 +155,13 @@ describe("prompts of one tenant, while nobody else has a request", () => {
       expect(await firstStep(shared, prompts)).toBe(prompts[1] === 3 ? 16 + 3 : 16);
     },
   );
+
+  test("what was asked for in nobody's name is no other tenant's", async () => {
+    const world = new SharedWorld();
+    world.ask(nobody.number, "z", 5, 1);
+    await world.settle();
+    expect(await firstStep(world, [400])).toBe(64);
+  });
 
   test("short ones of many tenants are in one step all the same", async () => {
     const world = new SharedWorld();

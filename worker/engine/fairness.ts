@@ -10,6 +10,7 @@
  *   heavy prompts get less of a step while another tenant has been there lately, since its next request may come
  *   just after the step has begun
  */
+import { nobody } from "../contract/owners.ts";
 import type { EngineLimits } from "./limits.ts";
 import type { Request } from "./request.ts";
 
@@ -103,6 +104,8 @@ export class Fairness {
   }
 
   #note({ owner: { number: owner } }: Request): void {
+    // What nobody asks for, as a start's rehearsal, is no other tenant.
+    if (owner === nobody.number) return;
     if (this.#latest.owner !== owner) this.#other = this.#latest;
     this.#latest = { owner, atMs: this.#clock() };
   }

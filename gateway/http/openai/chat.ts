@@ -1,6 +1,5 @@
 /** POST /v1/chat/completions */
 import type { Hono } from "hono";
-import type { z } from "zod";
 import type { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { attributeFilterSchema } from "../../corpus/search/filters.ts";
@@ -21,23 +20,22 @@ import { chatSchema, readVariables, unsupportedChatFields } from "./chat-schema.
 export interface ChatDeps extends ChatRunDeps {
   readonly pipeline: Pick<Pipeline, "chat" | "unreadVariables">;
   readonly tokenBytes: TokenBytes;
-  /** Schema of file_search.filters. */
-  readonly filters: z.ZodType;
   readonly nowMs: () => number;
   readonly log: Log;
 }
+
+const schema = chatSchema(attributeFilterSchema);
 
 /** What the routes do, for /openapi.json. */
 const about = {
   completions: {
     summary: "A chat completion; documents and vector stores are spans of its prompt.",
-    body: chatSchema(attributeFilterSchema),
+    body: schema,
     answerTypes: ["application/json", "text/event-stream"],
   },
 };
 
 export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
-  const schema = chatSchema(deps.filters);
   const describe = logprobsDescriber(deps.tokenBytes);
   const formatLogprobs = (logprobs: Parameters<typeof describe>[0]) => ({ content: describe(logprobs), refusal: null });
   declare(app, "POST /v1/chat/completions", about.completions, async (context) => {
