@@ -5,7 +5,7 @@
  * larger, the garbage is old, and all objects are collected. Large files are ingested only while there is room: the
  * memory of garbage goes back to the system some time after it was collected.
  */
-import { heapSize } from "bun:jsc";
+import { edenGC, heapSize } from "bun:jsc";
 import { holdLongWork } from "../base/pace.ts";
 
 interface Rhythm {
@@ -123,32 +123,25 @@ const bounds = {
   usual: { youngEveryMs: 120, oldMs: 2_000 },
 };
 
-const [ballastMs, allEndMs, tries] = [25, 300, 2];
-
 /**
  * Collects all objects beside the event loop. `Bun.gc(true)` does so too, but the event loop stands still meanwhile,
  * 35-84 ms for a heap of 45 MiB. After each collection JavaScriptCore decides whether the next one is of young or of all
  * objects: of all if more than two thirds of the heap's limit are in use, and the limit is three times what the last
- * collection of all objects left. A buffer that is never written to counts as in use, but takes no memory.
+ * collection of all objects left. A buffer that is never written to counts as in use, but takes no memory. It is there
+ * for one collection of the few objects that came since the last one, for which the event loop stands still, 1 ms or so:
+ * were all objects collected while it is there, it would count for the limit of later collections too.
  */
-async function collectAll(): Promise<void> {
-  for (let count = 0; count < tries; count++) {
-    const bytes = 2 * heapSize();
-    let ballast: ArrayBuffer;
-    try {
-      ballast = new ArrayBuffer(bytes);
-    } catch {
-      // The system promises no process more memory than it has. Old garbage then stays until JavaScriptCore collects it.
-      return;
-    }
-    Bun.gc(false);
-    await Bun.sleep(ballastMs);
-    ballast.transfer(0);
-    Bun.gc(false);
-    await Bun.sleep(allEndMs);
-    // If the first collection was already of all objects, the buffer still counts, and the limit is too high for others.
-    if (heapSize() < bytes) return;
+function collectAll(): void {
+  let ballast: ArrayBuffer;
+  try {
+    ballast = new ArrayBuffer(2 * heapSize());
+  } catch {
+    // The system promises no process more memory than it has. Old garbage then stays until JavaScriptCore collects it.
+    return;
   }
+  edenGC();
+  ballast.transfer(0);
+  Bun.gc(false);
 }
 
 /** Watches this process until it ends. */
