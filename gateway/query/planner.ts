@@ -26,6 +26,7 @@ export interface PlannedOrder {
 const candidateCount = 256;
 const residentWeight = 2;
 const rarityClassCount = 192;
+const none: Set<number> = new Set();
 
 /**
  * Finds an order in steps of well under a millisecond, so that other work runs between them.
@@ -79,7 +80,8 @@ class Planner {
   /** Sets up the costs. It must finish before `run`. */
   *prepare(): Generator<void, void> {
     for (const [fragment, queries] of this.#table.queriesOf.entries()) {
-      this.#waiting.push(new Set(queries));
+      // A query's own fragments, of which there are as many as queries, draw no other query near.
+      this.#waiting.push(queries.length > 1 ? new Set(queries) : none);
       const tokens = this.#table.tokens[fragment] ?? 0;
       this.#costs[fragment] = tokens - tokens / queries.length;
       yield;

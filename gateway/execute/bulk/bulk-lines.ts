@@ -1,7 +1,7 @@
 /** Reads the body of a bulk request: JSON lines, one query each. An error in one line becomes that line's result. */
 
 import { ApiError, toApiError } from "../../base/errors.ts";
-import { yieldToOthers } from "../../base/pace.ts";
+import { memoryRoom, Pace } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import { QueryError } from "../../query/errors.ts";
 import type { Query } from "../../query/ir.ts";
@@ -13,49 +13,68 @@ export interface BulkLine {
   readonly id: string;
   /** The query's place among the queries, counted from 0. */
   readonly index: number;
-  /** Parses the query again at each call, since ten thousand trees take many times the memory of their text. */
-  readonly query: (() => Query) | ApiError;
+  readonly query: Query | ApiError;
 }
 
-/** Milliseconds of parsing after which other requests may run. */
-const sliceMs = 5;
+/** The queries of a body. Each is read when it is asked for: ten thousand trees take many times the memory of their text. */
+export class BulkLines {
+  readonly #text: string;
+  /** Where each query's line begins, and its number in the body. */
+  readonly #starts: number[] = [];
+  readonly #lineNumbers: number[] = [];
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  get length(): number {
+    return this.#starts.length;
+  }
+
+  add(start: number, lineNumber: number): void {
+    this.#starts.push(start);
+    this.#lineNumbers.push(lineNumber);
+  }
+
+  /** @throws RangeError when there is no such query */
+  at(index: number): BulkLine {
+    const start = this.#starts[index];
+    if (start === undefined) throw new RangeError(`no query ${index}`);
+    return { index, ...readLine(lineAt(this.#text, start), String(this.#lineNumbers[index])) };
+  }
+}
 
 /**
- * Reads all lines but blank ones.
+ * Finds the lines with a query: all but blank ones. What is wrong with one of them is found when it is read.
  * @throws ApiError when the whole body is no bulk request: it has no line, too many lines, or an id twice
  */
-export async function readBulkLines(text: string): Promise<readonly BulkLine[]> {
-  const lines: BulkLine[] = [];
+export async function findBulkLines(text: string, signal: AbortSignal): Promise<BulkLines> {
+  const lines = new BulkLines(text);
   const lineOfId = new Map<string, number>();
-  let sliceEndMs = performance.now() + sliceMs;
-  for (const [lineNumber, line] of linesOf(text)) {
-    if (performance.now() >= sliceEndMs) {
-      await yieldToOthers();
-      sliceEndMs = performance.now() + sliceMs;
+  const pace = new Pace();
+  for (let start = 0, lineNumber = 1; start <= text.length; lineNumber++) {
+    if (await pace.breathe()) await memoryRoom(signal);
+    if (signal.aborted) throw signal.reason;
+    const line = lineAt(text, start);
+    if (line.trim() !== "") {
+      if (lines.length === limits.bulkLines) {
+        throw new ApiError("invalid_request", { message: `The body may have at most ${limits.bulkLines} queries.` });
+      }
+      const id = idOfLine(line, String(lineNumber));
+      const earlier = lineOfId.get(id);
+      if (earlier !== undefined) throw repeatedId(lineNumber, id, earlier);
+      lineOfId.set(id, lineNumber);
+      lines.add(start, lineNumber);
     }
-    if (line.trim() === "") continue;
-    if (lines.length === limits.bulkLines) {
-      throw new ApiError("invalid_request", { message: `The body may have at most ${limits.bulkLines} queries.` });
-    }
-    const { id, query } = readLine(line, String(lineNumber));
-    const earlier = lineOfId.get(id);
-    if (earlier !== undefined) throw repeatedId(lineNumber, id, earlier);
-    lineOfId.set(id, lineNumber);
-    lines.push({ id, index: lines.length, query });
+    start += line.length + 1;
   }
   if (lines.length === 0) throw new ApiError("invalid_request", { message: "The body has no line with a query." });
   return lines;
 }
 
-/** Lines with their numbers, one at a time, so that a body of line breaks does not make a list of millions. */
-function* linesOf(text: string): Generator<readonly [lineNumber: number, line: string]> {
-  let start = 0;
-  for (let lineNumber = 1; start <= text.length; lineNumber++) {
-    const found = text.indexOf("\n", start);
-    const end = found < 0 ? text.length : found;
-    yield [lineNumber, text.slice(start, end)];
-    start = end + 1;
-  }
+function lineAt(text: string, start: number): string {
+  const end = text.indexOf("\n", start);
+  return text.slice(start, end < 0 ? text.length : end);
 }
 
 function repeatedId(lineNumber: number, id: string, earlier: number): ApiError {
@@ -65,23 +84,33 @@ function repeatedId(lineNumber: number, id: string, earlier: number): ApiError {
   });
 }
 
+/** The id by which the line's result is asked for, also when the line is wrong. */
+function idOfLine(line: string, lineNumber: string): string {
+  try {
+    return idOf(fieldsOf(line).id) ?? lineNumber;
+  } catch {
+    return lineNumber;
+  }
+}
+
 function readLine(line: string, lineNumber: string): Pick<BulkLine, "id" | "query"> {
   let id = lineNumber;
   try {
-    const value = readJsonText(line);
-    if (typeof value !== "object" || value === null || Array.isArray(value)) {
-      throw new ApiError("invalid_value", { message: 'A line must be an object such as {"query": {"g": {…}}}.' });
-    }
-    const fields: Readonly<Record<string, unknown>> = { ...value };
+    const fields = fieldsOf(line);
     id = idOf(fields.id) ?? lineNumber;
     const unknown = Object.keys(fields).find((name) => name !== "id" && name !== "query");
     if (unknown !== undefined) throw new ApiError("unknown_field", fieldError(unknown, "is not known"));
     if (fields.query === undefined) throw new ApiError("missing_field", fieldError("query", "is missing"));
-    parseQuery(fields.query);
-    return { id, query: () => parseQuery((readJsonText(line) as { readonly query: unknown }).query) };
+    return { id, query: parseQuery(fields.query) };
   } catch (error) {
     return { id, query: lineError(error) };
   }
+}
+
+function fieldsOf(line: string): Readonly<Record<string, unknown>> {
+  const value = readJsonText(line);
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) return { ...value };
+  throw new ApiError("invalid_value", { message: 'A line must be an object such as {"query": {"g": {…}}}.' });
 }
 
 function idOf(value: unknown): string | undefined {

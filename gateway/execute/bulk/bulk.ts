@@ -1,11 +1,11 @@
 /** Runs many queries at once: orders them so that shared fragments are used close in time, and runs a few at a time. */
 
 import { type ApiError, errorBody, toApiError } from "../../base/errors.ts";
-import { Pace, yieldToOthers } from "../../base/pace.ts";
+import { memoryRoom, Pace, yieldToOthers } from "../../base/pace.ts";
 import type { Query } from "../../query/ir.ts";
 import { FragmentTable, type FragmentUse, type PlannedOrder, planningSteps } from "../../query/planner.ts";
 import type { RateLimiter } from "../../tenant/rate-limiter.ts";
-import type { BulkLine } from "./bulk-lines.ts";
+import type { BulkLine, BulkLines } from "./bulk-lines.ts";
 import type { BulkRecord, BulkUsage, QueryOrder } from "./bulk-results.ts";
 
 export interface BulkAnswer {
@@ -24,7 +24,7 @@ export interface BulkRunner {
 
 export interface BulkJob {
   readonly requestId: string;
-  readonly lines: readonly BulkLine[];
+  readonly lines: BulkLines;
   readonly order: QueryOrder;
   /** How many queries run at the same time. */
   readonly concurrency: number;
@@ -40,21 +40,19 @@ export interface BulkJob {
   readonly signal: AbortSignal;
 }
 
-interface Runnable {
-  readonly line: BulkLine;
-  readonly query: () => Query;
-}
-
 /** Resolves when every line has its result, or the signal has aborted and nothing runs any more. */
 export async function runBulk(job: BulkJob): Promise<void> {
+  const { lines, signal } = job;
   try {
-    const queue = (await inOrder(job, await runnableOf(job))).values();
+    const queue = (await inOrder(job)).values();
     const runNext = async (): Promise<void> => {
-      for (const { line, query } of queue) {
-        // As many queries may begin at once as may run, so other work runs before each.
+      for (const index of queue) {
+        // As many queries may begin at once as may run, so other work runs before each; and what the last ones left
+        // is collected first.
         await yieldToOthers();
-        if (job.signal.aborted) return;
-        await settle(job, line, await runOne(job, line, query));
+        await memoryRoom(signal);
+        if (signal.aborted) return;
+        await settleLine(job, lines.at(index));
       }
     };
     await Promise.all(Array.from({ length: job.concurrency }, runNext));
@@ -63,23 +61,12 @@ export async function runBulk(job: BulkJob): Promise<void> {
   }
 }
 
-/** The lines that hold a query. The other lines get their error as a result here. */
-async function runnableOf(job: BulkJob): Promise<readonly Runnable[]> {
-  const runnable: Runnable[] = [];
-  for (const line of job.lines) {
-    if (job.signal.aborted) return [];
-    if (line.query instanceof Error) await settle(job, line, line.query);
-    else runnable.push({ line, query: line.query });
-  }
-  return runnable;
-}
-
-async function runOne({ runner, requestId, signal }: BulkJob, line: BulkLine, query: () => Query) {
-  try {
-    return await runner.run(query(), `${requestId}.${line.index}`, signal);
-  } catch (error) {
-    return toApiError(error);
-  }
+async function settleLine(job: BulkJob, line: BulkLine): Promise<void> {
+  const { runner, requestId, signal } = job;
+  const { query, index } = line;
+  const run = async (): Promise<BulkAnswer | ApiError> =>
+    query instanceof Error ? query : await runner.run(query, `${requestId}.${index}`, signal);
+  await settle(job, line, await run().catch(toApiError));
 }
 
 async function settle(job: BulkJob, { id, index }: BulkLine, result: BulkAnswer | ApiError): Promise<void> {
@@ -92,25 +79,31 @@ async function settle(job: BulkJob, { id, index }: BulkLine, result: BulkAnswer 
   await job.onLine(text);
 }
 
-/** The queries in the order to run them. Those that cannot be inspected get their error as a result here. */
-async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<readonly Runnable[]> {
+/**
+ * The queries in the order to run them. Where they are inspected for that, those of them that cannot be get their error
+ * as a result here.
+ */
+async function inOrder(job: BulkJob): Promise<readonly number[]> {
+  const { lines, runner, signal } = job;
   if (job.order === "ingestion") {
     job.record.planned("ingestion");
-    return runnable;
+    return Array.from({ length: lines.length }, (_, index) => index);
   }
-  const fine: Runnable[] = [];
+  const fine: number[] = [];
   const table = new FragmentTable();
   const pace = new Pace();
-  for (const one of runnable) {
-    if (job.signal.aborted) return [];
+  for (let index = 0; index < lines.length; index++) {
+    if (signal.aborted) return [];
+    const line = lines.at(index);
     try {
-      table.add(await job.runner.fragments(one.query(), job.signal));
-      fine.push(one);
+      if (line.query instanceof Error) throw line.query;
+      table.add(await runner.fragments(line.query, signal));
+      fine.push(index);
     } catch (error) {
-      await settle(job, one.line, toApiError(error));
+      await settle(job, line, toApiError(error));
     }
     // Inspecting a query is mostly computing, and there may be thousands, so other work may run in between.
-    await pace.breathe();
+    if (await pace.breathe()) await memoryRoom(signal);
   }
   const planned = await plan(table, job);
   if (planned === undefined) return [];

@@ -7,7 +7,7 @@ import { ApiError, errorBody } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { limits } from "../../config.ts";
 import { type BulkRunner, runBulk } from "../../execute/bulk/bulk.ts";
-import { type BulkLine, readBulkLines } from "../../execute/bulk/bulk-lines.ts";
+import { type BulkLines, findBulkLines } from "../../execute/bulk/bulk-lines.ts";
 import type { BulkRecord, BulkResults } from "../../execute/bulk/bulk-results.ts";
 import { tokenCounts } from "../generation/report.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
@@ -67,6 +67,8 @@ export function addBulkRoutes(app: Hono<AppEnv>, deps: BulkRouteDeps): void {
       return await bulkResponse(c, deps, { tenantId, ...query, leave });
     } catch (error) {
       leave();
+      // The caller has gone while the lines were read: nobody is left to tell.
+      if (c.req.raw.signal.aborted) return c.body(null);
       throw error;
     }
   });
@@ -127,11 +129,11 @@ async function bulkResponse(c: Context<AppEnv>, deps: BulkRouteDeps, request: Bu
 }
 
 /** @throws ApiError unsupported_media_type, body_too_large, invalid_json */
-async function readLines(c: Context<AppEnv>): Promise<readonly BulkLine[]> {
+async function readLines(c: Context<AppEnv>): Promise<BulkLines> {
   if (!contentTypes.test(c.req.header("content-type") ?? "")) {
     throw new ApiError("unsupported_media_type", { message: "Send JSON lines as application/x-ndjson." });
   }
-  return await useText(c, limits.bulkBodyBytes, readBulkLines);
+  return await useText(c, limits.bulkBodyBytes, (text) => findBulkLines(text, c.req.raw.signal));
 }
 
 /** First and last line of the answer; result lines have no `bulk`. */

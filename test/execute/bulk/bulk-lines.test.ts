@@ -1,12 +1,20 @@
+import { heapStats } from "bun:jsc";
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../gateway/base/errors.ts";
 import { limits } from "../../../gateway/config.ts";
-import { type BulkLine, readBulkLines } from "../../../gateway/execute/bulk/bulk-lines.ts";
+import { type BulkLine, findBulkLines } from "../../../gateway/execute/bulk/bulk-lines.ts";
 
+const times = <Item>(count: number, make: (at: number) => Item): Item[] =>
+  Array.from({ length: count }, (_, at) => make(at));
 const query = { g: { model: "", max_tokens: 1, input: { user: "hello" } } };
 const line = (fields: object): string => JSON.stringify(fields);
 const errorOf = ({ query: result }: BulkLine) =>
   result instanceof ApiError ? { code: result.code, param: result.param } : undefined;
+const { signal } = new AbortController();
+async function readBulkLines(text: string): Promise<readonly BulkLine[]> {
+  const lines = await findBulkLines(text, signal);
+  return Array.from({ length: lines.length }, (_, index) => lines.at(index));
+}
 const refusal = (text: string): Promise<unknown> =>
   readBulkLines(text).then(
     () => undefined,
@@ -22,7 +30,7 @@ describe("lines of a bulk body", () => {
       ["4", 1],
       ["5", 2],
     ]);
-    expect(lines.map(({ query: parsed }) => (parsed instanceof Error ? "error" : parsed().kind))).toEqual([
+    expect(lines.map(({ query: parsed }) => (parsed instanceof Error ? "error" : parsed.kind))).toEqual([
       "generate",
       "generate",
       "message",
@@ -62,6 +70,18 @@ describe("lines of a bulk body", () => {
       message: 'Line 3: the id "a" is that of line 1 already.',
     });
     expect(await refusal(`${line({ id: "2", query })}\n${line({ query })}`)).toMatchObject({ param: "[2].id" });
+  });
+
+  test("nothing is kept of a line but where it begins", async () => {
+    const text = times(limits.bulkLines, (at) => line({ id: `${at}`, query })).join("\n");
+    const objects = (): number => {
+      Bun.gc(true);
+      return heapStats().objectCount;
+    };
+    const before = objects();
+    const lines = await findBulkLines(text, signal);
+    expect(objects() - before).toBeLessThan(limits.bulkLines / 10);
+    expect(lines.at(limits.bulkLines - 1)).toMatchObject({ id: `${limits.bulkLines - 1}` });
   });
 
   test("no query, and too many", async () => {

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../gateway/base/errors.ts";
+import { holdLongWork } from "../../../gateway/base/pace.ts";
 import { type BulkAnswer, type BulkJob, type BulkRunner, runBulk } from "../../../gateway/execute/bulk/bulk.ts";
-import { readBulkLines } from "../../../gateway/execute/bulk/bulk-lines.ts";
+import { findBulkLines } from "../../../gateway/execute/bulk/bulk-lines.ts";
 import { BulkResults } from "../../../gateway/execute/bulk/bulk-results.ts";
 import type { Query } from "../../../gateway/query/ir.ts";
 
@@ -37,8 +38,9 @@ class LetterRunner implements BulkRunner {
 
 async function makeJob(texts: readonly string[], fields: Partial<BulkJob> = {}) {
   const runner = new LetterRunner();
-  const lines = await readBulkLines(
+  const lines = await findBulkLines(
     texts.map((text) => (text === "bad" ? "{" : JSON.stringify({ query: { user: text } }))).join("\n"),
+    new AbortController().signal,
   );
   const results = new BulkResults({
     tenants: 1,
@@ -110,6 +112,28 @@ test("at most so many run at the same time, and as many as that", async () => {
   };
   await runBulk(job);
   expect(runner.mostRunning).toBe(3);
+});
+
+test("no line begins while the process has no memory for it", async () => {
+  let isTight = true;
+  holdLongWork(
+    () => false,
+    () => isTight,
+  );
+  try {
+    const { job, runner } = await makeJob(["a", "b"], { order: "ingestion" });
+    const done = runBulk(job);
+    for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);
+    expect(runner.ran).toEqual([]);
+    isTight = false;
+    await done;
+    expect(runner.ran).toEqual(["a", "b"]);
+  } finally {
+    holdLongWork(
+      () => false,
+      () => false,
+    );
+  }
 });
 
 test("results come as they finish", async () => {
