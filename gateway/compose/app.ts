@@ -159,8 +159,8 @@ function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd }: Pip
     lowererFor: text.lowererFor,
     grammars: new Grammars(compileIn(threads)),
     cacheSalt: (tenantId, subdivision) => tenants.cacheSalt(tenantId, subdivision),
-    retrieve: (tenantId, query, search) =>
-      corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined }),
+    retrieve: (tenantId, query, search, signal) =>
+      corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined, signal }),
     readFiles: (tenantId, files, signal) => corpus.promptFiles.read(tenantId, files, signal),
     fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
     requestMs: limits.requestMs,

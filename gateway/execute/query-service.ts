@@ -45,7 +45,7 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => QueryLowering;
   readonly cacheSalt: (tenantId: TenantId) => CacheSalt;
-  readonly retrieve: (tenantId: TenantId, search: Search) => Awaitable<readonly FoundFragment[]>;
+  readonly retrieve: (tenantId: TenantId, search: Search, signal: AbortSignal) => Awaitable<readonly FoundFragment[]>;
   readonly fragments: (tenantId: TenantId, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
   /** Called with the fragments that a query has used, when it has ended. */
   readonly fragmentsUsed: (fragments: readonly FoundFragment[]) => void;
@@ -140,7 +140,7 @@ export class QueryService {
     const { requestId, tenantId, reuse, diagnose, restartable } = job;
     const ender = new AbortController();
     const sources: Sources = {
-      retrieve: (search) => retrieve(tenantId, search),
+      retrieve: (search) => retrieve(tenantId, search, signal),
       fragments: (ids) => fragments(tenantId, ids),
       augment: { maxTokens: limits.augmentPartTokens, maxFragments: limits.augmentParts, countTokens },
       maxAugmentChars: limits.augmentChars,

@@ -75,7 +75,12 @@ export interface PipelineDeps {
   readonly lowererFor: (card: ModelCard) => Lowerer;
   readonly grammars: Pick<Grammars, "of">;
   readonly cacheSalt: (tenantId: TenantId, subdivision: string | undefined) => CacheSalt;
-  readonly retrieve: (tenantId: TenantId, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
+  readonly retrieve: (
+    tenantId: TenantId,
+    query: string,
+    search: FileSearch,
+    signal: AbortSignal,
+  ) => Awaitable<readonly RetrievedFragment[]>;
   readonly readFiles: ReadFiles;
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
@@ -247,7 +252,7 @@ export class Pipeline {
     const documents = await readDocuments(request.documents, (files) =>
       traced("reading", () => this.#deps.readFiles(tenantId, files, signal)),
     );
-    const retrieved = await this.#retrieve(tenantId, request);
+    const retrieved = await this.#retrieve(tenantId, request, signal);
     const saltOfFile = (fileId: FileId) => this.#deps.cacheSalt(tenantId, saltNameOfFile(fileId));
     const shown = planDocuments(documents, retrieved, salt, saltOfFile);
     const { attention, continuesLast, variables } = request;
@@ -268,7 +273,11 @@ export class Pipeline {
     };
   }
 
-  async #retrieve(tenantId: TenantId, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
+  async #retrieve(
+    tenantId: TenantId,
+    request: PromptRequest,
+    signal: AbortSignal,
+  ): Promise<readonly RetrievedFragment[]> {
     if (request.fileSearch === undefined) return [];
     const question = questionOf(request.messages);
     if (question === undefined) {
@@ -280,7 +289,7 @@ export class Pipeline {
     try {
       const { fileSearch } = request;
       const found = (fragments: readonly RetrievedFragment[]) => ({ "spangate.fragments": fragments.length });
-      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch), found);
+      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch, signal), found);
     } catch (error) {
       // The corpus side names its own argument in an error; for the caller that argument is a part of file_search.
       if (!(error instanceof ApiError) || error.param === undefined) throw error;

@@ -32,6 +32,11 @@ export interface TaskRun {
   /** The most milliseconds that it waits for a thread; absent: as long as it takes. */
   readonly maxWaitMs?: number;
   readonly signal?: AbortSignal | undefined;
+  /**
+   * Milliseconds that a task whose signal was aborted goes on for nobody before its thread is ended; default 0. Ending
+   * takes the thread of what would have been over soon, and the next task waits for a new one.
+   */
+  readonly goesOnMs?: number;
 }
 
 /** A task took longer than it may. */
@@ -174,7 +179,10 @@ export class ThreadPool<Table extends TaskTable> {
 
   #abort(task: Task): void {
     task.reject(task.signal?.reason);
-    if (!this.#waiting.remove(task.tenantId, task)) void this.#running.get(task)?.end();
+    if (this.#waiting.remove(task.tenantId, task)) return;
+    const end = (): void => void this.#running.get(task)?.end();
+    if (task.goesOnMs === undefined) end();
+    else setTimeout(end, task.goesOnMs).unref();
   }
 
   #rest(thread: Thread): void {

@@ -112,6 +112,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   }
   const used: string[] = [];
   const queries: string[] = [];
+  const signals: AbortSignal[] = [];
   const lowerers = new Map<string, Lowerer>();
   const { rateLimits } = other;
   const metrics = new Metrics();
@@ -130,8 +131,9 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     grammars: new Grammars(other.compileElsewhere ?? compileIn(threads)),
     cacheSalt: (tenantId, subdivision) => btoa(`${tenantId}/${subdivision ?? ""}`) as CacheSalt,
     readFiles: () => Promise.reject(new Error("the rig has no files")),
-    retrieve: (_tenantId, query, search) => {
+    retrieve: (_tenantId, query, search, signal) => {
       queries.push(query);
+      signals.push(signal);
       if (search.vectorStoreIds[0] !== "vs_1") throw new ApiError("not_found", { param: "vector_store_ids" });
       return fragments.slice(0, search.maxResults);
     },
@@ -175,6 +177,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     limiter,
     used,
     queries,
+    signals,
     submits,
     state,
     text: { ...text, tokenBytes },

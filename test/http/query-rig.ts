@@ -41,6 +41,8 @@ export interface QueryRigOptions {
   readonly devices?: readonly string[];
   /** After so long a stream begins without its first event; an error that comes later has no status of its own. */
   readonly firstEventMs?: number;
+  /** Called with the signal of each search. */
+  readonly onSearch?: (signal: AbortSignal) => void;
 }
 
 export function queryRig(options: QueryRigOptions = {}) {
@@ -63,8 +65,9 @@ export function queryRig(options: QueryRigOptions = {}) {
     card: () => workers.registry.card(),
     lowererFor: (card) => (card.digest === engineCard.digest ? lowerer : lowererOf(card)),
     cacheSalt: (tenantId) => btoa(tenantId) as CacheSalt,
-    retrieve: (tenantId, search) => {
+    retrieve: (tenantId, search, signal) => {
       searches.push(search);
+      options.onSearch?.(signal);
       if (tenantId === "tenant_a" && search.vectorStoreIds[0] === "vs_1") {
         return storedFragments.slice(0, search.maxResults);
       }

@@ -128,6 +128,21 @@ describe("a signal", () => {
     expect(await pool.run("keep", 1, by("a"))).toBe(1);
   });
 
+  test("leaves a task its thread for as long as it goes on, and ends it after that", async () => {
+    const pool = openPool({ maxThreads: 1 });
+    await pool.run("keep", 1, by("a"));
+    const stopped = async (name: "later" | "spin", goesOnMs: number): Promise<string> => {
+      const ender = new AbortController();
+      const held = pool.run<"later" | "spin">(name, 1 as never, by("a", { signal: ender.signal, goesOnMs }));
+      ender.abort(new Error("not wanted"));
+      return String(await errorOf(held));
+    };
+    expect(await stopped("later", 60_000)).toContain("not wanted");
+    expect(await pool.run("keep", 1, by("a"))).toBe(2);
+    expect(await stopped("spin", 1)).toContain("not wanted");
+    expect(await pool.run("keep", 1, by("a"))).toBe(1);
+  });
+
   test("takes a task that waits out of the line, and leaves the others", async () => {
     const pool = openPool({ maxThreads: 1 });
     const ender = new AbortController();

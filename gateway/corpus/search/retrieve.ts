@@ -31,6 +31,8 @@ export interface RetrieveRequest {
   readonly weights?: HybridWeights | undefined;
   /** false: what is found is not scored again by the server's cross-encoder, if it has one. */
   readonly rerank?: boolean | undefined;
+  /** Aborted when nobody waits for what is found any more. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 export interface HybridWeights {
@@ -85,7 +87,7 @@ const minHits = 20;
  * Returns fragments, best first. Equal scores are ordered by age, so the same question over the same corpora has the
  * same answer.
  * @throws ApiError not_found, with param, when the tenant may not see one of the corpora; invalid_value when vectors
- *   are asked for but not available
+ *   are asked for but not available; the signal's reason
  */
 export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
   requireAll(deps.corpora, request);
@@ -103,11 +105,12 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
   const reranker = request.rerank === false ? undefined : deps.reranker;
   const wanted = reranker === undefined ? limit : Math.max(limit, corpusLimits.rerankedHits);
-  const rankings = await deps.searches.rank(request.tenantId, {
+  const search = {
     ...{ query, vector, byWords: weights.text > 0, filters: request.filters },
     corpora: corpora.map(({ seq, id }) => ({ seq, id })),
     limit: vector === undefined ? wanted : Math.max(minHits, wanted * hitsPerResult),
-  });
+  };
+  const rankings = await deps.searches.rank(request.tenantId, search, request.signal);
   const found = fusedBy(vector === undefined ? byWords : weights, rankings);
   const threshold = request.scoreThreshold ?? 0;
   if (reranker === undefined) {

@@ -21,6 +21,9 @@ const options: ThreadPoolOptions = {
   idleMs: 30_000,
 };
 
+/** Most searches take less than a new thread does. */
+const forNobodyMs = 250;
+
 export class Searches {
   readonly #path: string;
   readonly #maxMs: number;
@@ -33,9 +36,13 @@ export class Searches {
     db.pauseReaders = (mostMs) => this.#threads.pause(mostMs);
   }
 
-  /** @throws ApiError deadline_exceeded; concurrency_limited and overloaded when too many searches wait */
-  async rank(tenantId: TenantId, search: RankSearch): Promise<Rankings> {
-    const run = { tenantId, maxMs: this.#maxMs, maxWaitMs: corpusLimits.maxSearchWaitMs };
+  /**
+   * @param signal of who waits for it: a search for nobody does not begin, and one that runs is ended
+   * @throws ApiError deadline_exceeded; concurrency_limited and overloaded when too many searches wait; the signal's reason
+   */
+  async rank(tenantId: TenantId, search: RankSearch, signal?: AbortSignal): Promise<Rankings> {
+    const times = { maxMs: this.#maxMs, maxWaitMs: corpusLimits.maxSearchWaitMs, goesOnMs: forNobodyMs };
+    const run = { tenantId, ...times, signal };
     try {
       const answer = await this.#threads.run("rank", { path: this.#path, ...search }, run);
       if ("failed" in answer) throw new DbError(answer.failed, answer.statement, "a search failed");

@@ -108,7 +108,8 @@ async function search(
 ): Promise<CallToolResult> {
   const { query, max_results: wanted } = input;
   const vectorStoreIds = storesOf(corpus, caller, input.vector_store_ids);
-  const found = await corpus.retrieve({ tenantId: caller.tenantId, vectorStoreIds, query, maxResults: wanted });
+  const { tenantId, signal } = caller;
+  const found = await corpus.retrieve({ tenantId, vectorStoreIds, query, maxResults: wanted, signal });
   const text = found.length === 0 ? "Nothing was found." : passagesText(found);
   return { content: [{ type: "text", text }], structuredContent: { passages: found.map(passageOf) } };
 }

@@ -105,8 +105,9 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     const fields = await readJson(c, searchSchema);
     const row = corpus.corpora.require(tenantId, c.req.param("vector_store_id"), "read");
     const queries = typeof fields.query === "string" ? [fields.query] : fields.query;
-    const found = await corpus.retrieve({
-      tenantId,
+    const { signal } = c.req.raw;
+    const search = {
+      ...{ tenantId, signal },
       vectorStoreIds: [row.id],
       query: queries.join("\n"),
       maxResults: fields.max_num_results,
@@ -114,7 +115,12 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
       scoreThreshold: fields.ranking_options?.score_threshold,
       weights: fields.ranking_options?.hybrid_search,
       rerank: ranksAgain(fields.ranking_options),
+    };
+    const found = await corpus.retrieve(search).catch((error: unknown) => {
+      // The caller has gone, and the search was given up: nobody is left to tell.
+      if (!signal.aborted) throw error;
     });
+    if (found === undefined) return c.body(null);
     const page = { object: "vector_store.search_results.page", search_query: queries };
     return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });
   });

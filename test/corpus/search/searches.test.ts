@@ -8,6 +8,7 @@ import { rankFragments } from "../../../gateway/corpus/search/rank.ts";
 import type { RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
 import { Searches } from "../../../gateway/corpus/search/searches.ts";
 import { TaskTimeout, ThreadPool } from "../../../gateway/threads/pool.ts";
+import { Thread } from "../../../gateway/threads/thread.ts";
 import { errorOf } from "../../support/errors.ts";
 import { longestNormalizedRow, manyMarks } from "../../support/normalized.ts";
 import { until } from "../../support/until.ts";
@@ -90,6 +91,35 @@ describe("a search", () => {
       [Symbol.dispose]: () => reader.close(),
     });
     expect(await longestNormalizedRow(() => rankFragments(reader, asked))).toBe(30);
+  });
+});
+
+describe("a client that has gone", () => {
+  test("is not searched for: what waits does not begin, and is refused at once", async () => {
+    using run = spyOn(Thread.prototype, "run");
+    const pause = await world.db.pauseReaders(60_000);
+    const client = new AbortController();
+    const waiting = Array.from({ length: 8 }, () => errorOf(search({ signal: client.signal })));
+    // Each has embedded its question, and waits for a thread.
+    await Bun.sleep(20);
+    client.abort(new Error("gone"));
+    expect((await Promise.all(waiting)).map(String)).toEqual(Array(8).fill("Error: gone"));
+    pause?.[Symbol.dispose]();
+    expect(await search()).toHaveLength(2);
+    expect(run.mock.calls.map(([{ name }]) => name)).toEqual(["rank"]);
+  });
+
+  test("leaves its thread to the next where the search is short", async () => {
+    await search();
+    using end = spyOn(Thread.prototype, "end");
+    using run = spyOn(Thread.prototype, "run");
+    const client = new AbortController();
+    const running = errorOf(search({ signal: client.signal }));
+    while (run.mock.calls.length === 0) await Promise.resolve();
+    client.abort(new Error("gone"));
+    expect(String(await running)).toBe("Error: gone");
+    expect(await search()).toHaveLength(2);
+    expect(end.mock.calls.length).toBe(0);
   });
 });
 

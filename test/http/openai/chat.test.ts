@@ -208,6 +208,15 @@ describe("file_search", () => {
     expect(submits()).toHaveLength(2);
   });
 
+  test("is given up when the client goes", async () => {
+    const { app, signals } = chatRig();
+    const client = new AbortController();
+    await read(post(app, { ...question, file_search: search }, { signal: client.signal }));
+    expect(signals.map(({ aborted }) => aborted)).toEqual([false]);
+    client.abort();
+    expect(signals.map(({ aborted }) => aborted)).toEqual([true]);
+  });
+
   test("a store that is not there is 404 before anything runs", async () => {
     const { app, submits } = chatRig();
     const response = await post(app, { ...question, file_search: { vector_store_ids: ["vs_2"] } });

@@ -73,3 +73,22 @@ test("streams of job events", async () => {
   expect(await third.text()).toContain('"status":"completed"');
   expect(await second.text()).toContain('"status":"completed"');
 });
+
+test("a search whose client has gone is given up, and is no failure", async () => {
+  const { id, key } = it.tenant("acme");
+  const store = it.world.corpus.corpora.create(id, { name: "a", metadata: {} });
+  const pause = await it.world.db.pauseReaders(60_000);
+  const client = new AbortController();
+  const answer = it.app.request(`/v1/vector_stores/${store.id}/search`, {
+    method: "POST",
+    headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+    body: JSON.stringify({ query: "heron" }),
+    signal: client.signal,
+  });
+  await Bun.sleep(20);
+  client.abort();
+  // The threads stand still: only who gives up gets here.
+  expect(await (await answer).text()).toBe("");
+  expect(it.logged).toEqual(["info request"]);
+  pause?.[Symbol.dispose]();
+});

@@ -147,6 +147,18 @@ describe("prepare", () => {
   });
 });
 
+test("a search is given up when the client goes", async () => {
+  const client = new AbortController();
+  const seen: boolean[] = [];
+  const onSearch = (signal: AbortSignal): void => {
+    seen.push(signal.aborted);
+    client.abort();
+    seen.push(signal.aborted);
+  };
+  await post(await readyRig({ onSearch }), "explain", g(retrieve("vs_1")), { signal: client.signal });
+  expect(seen).toEqual([false, true]);
+});
+
 describe("explain", () => {
   test("shows the query, each step, the plans and what is held, and runs nothing", async () => {
     const rig = await readyRig();
