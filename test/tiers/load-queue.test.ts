@@ -1,7 +1,12 @@
 /** Load or compute: what costs are measured, in whose turn files are loaded, and which way a part goes. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { BlockPool } from "../../worker/cache/block-pool.ts";
+import type { PrefixCache } from "../../worker/cache/prefix-cache.ts";
 import type { KvObject } from "../../worker/contract/kv-object.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
 import { Cost, LoadQueue } from "../../worker/tiers/load-queue.ts";
+import { Loads } from "../../worker/tiers/loads.ts";
+import type { LackingRun } from "../../worker/tiers/requester.ts";
 import { countUp, submitPlan } from "../engine/plans.ts";
 import { DiskFolder, openWorld, writeSpans } from "./disk-world.ts";
 
@@ -81,5 +86,55 @@ describe("a part of a run", () => {
     expect(loaded).toBeGreaterThan(0);
     expect(rows).toBeGreaterThan(5);
     expect(rows).toBeLessThan(5 + tokens);
+  });
+});
+
+describe("of eight files of which one is loaded while two are computed", () => {
+  const [fileCount, fileTokens] = [8, 32];
+  const owner = { number: 1 };
+  const objects = Array.from({ length: fileCount }, (_, index): KvObject => {
+    const [id, rootKey, lastKey] = ["f", "r", "k"].map((name) => `${name}${index}`.padStart(32, "0"));
+    const key = { rootKey: rootKey as BlockKey, previousKey: rootKey as BlockKey, lastKey: lastKey as BlockKey };
+    return { id: `${id}`, dataKey: new Uint8Array(32), ...key, position: 0, tokenCount: fileTokens, owner };
+  });
+  const run = ({ rootKey, lastKey }: KvObject): LackingRun => ({
+    ...{ plan: { rootKey, position: 0 }, keyed: true, complete: false, owner, blocks: [], blockCount: 1 },
+    keyAt: () => lastKey,
+    isResident: () => false,
+  });
+  const blocks = { name: "", bytes: 4_080, layers: 1, kvHeads: 1, headDim: 1, layout: 1, element: 1, codec: 0 };
+  const fileMs = (3 * 4_096) / 200_000;
+
+  /** @returns how many of the files are loaded for a request that lacks them all */
+  function loadedOf(sharesProcessor: boolean, slowness: number): number {
+    const loads = new Loads({
+      ...{ shape: { modelDigest: "", blockTokens: fileTokens, blocks }, sharesProcessor, slowness: () => slowness },
+      ...{ mover: { format: blocks, pack: () => undefined, unpack: () => undefined } },
+      pool: { availableCount: 0 } as BlockPool,
+      cache: { has: () => false, cachedFreeCount: 0 } as unknown as PrefixCache,
+      ...{ reservedBlocks: () => 0, slices: () => () => undefined, emit: () => undefined, onChange: () => undefined },
+      files: {
+        open: () => new Promise(() => undefined),
+        rename: () => Promise.reject(),
+        unlink: () => Promise.reject(),
+      },
+      nowMs: () => 0,
+    });
+    loads.costs.tokens.noteStep(2_048, (2_048 / fileTokens) * fileMs * 2);
+    loads.add("", objects, false);
+    loads.want([{ runs: objects.map(run), openRun: undefined, reservedBlocks: fileCount }]);
+    return objects.filter(({ lastKey }) => loads.isComing(lastKey)).length;
+  }
+
+  test("another processor computes those that it has sooner", () => {
+    const loaded = loadedOf(false, 1);
+    expect(loaded).toBeGreaterThanOrEqual(fileCount / 2);
+    expect(loaded).toBeLessThan(fileCount);
+  });
+
+  test("the same processor computes none, which would take it longer, unless it has no time for files", () => {
+    expect(loadedOf(true, 1)).toBe(fileCount);
+    expect(loadedOf(true, 1.9)).toBe(fileCount);
+    expect(loadedOf(true, 2.1)).toBe(0);
   });
 });

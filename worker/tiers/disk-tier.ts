@@ -11,13 +11,16 @@ import { Loads } from "./loads.ts";
 import { sliceBytes, type Turn } from "./object-file.ts";
 import type { Requester } from "./requester.ts";
 
-/** The part of steps' time that gaps may take, for work that nobody waits for and for work that requests wait for. */
+/**
+ * The part of steps' time that gaps may take, for work that nobody waits for and for work that requests wait for. Where
+ * the same processor would compute what is not loaded, and hold up others for longer, the latter gets more.
+ */
 const quietPart = 1 / 25;
-const urgentPart = 1 / 20;
+const urgentPart = { besideDevice: 1 / 20, onProcessor: 1 / 4 };
 /** Time that gaps have left is kept for later ones, up to so much. */
 const mostLeftMs = 2;
 /** Sealed or opened at once while no step runs. */
-const restBytes = 1024 * 1024;
+const restBytes = 4 * 1024 * 1024;
 
 interface Waiter {
   readonly isUrgent: boolean;
@@ -32,8 +35,19 @@ const nextRound = (): Promise<void> => new Promise((resolve) => setImmediate(res
  */
 export class StepGaps {
   readonly #waiting: Waiter[] = [];
+  readonly #urgentPart: number;
   #isStepping = false;
   #leftMs = 0;
+
+  /** @param sharesProcessor whether the processor that opens files computes the steps too */
+  constructor(sharesProcessor: boolean) {
+    this.#urgentPart = sharesProcessor ? urgentPart.onProcessor : urgentPart.besideDevice;
+  }
+
+  /** How many times as long as alone urgent work takes while steps follow each other. */
+  get slowness(): number {
+    return 1 + 1 / this.#urgentPart;
+  }
 
   /** A step begins: no turn is given until its gap. */
   begin(): void {
@@ -43,7 +57,7 @@ export class StepGaps {
   /** The gap after a step that took so long. */
   async gap(stepMs: number): Promise<void> {
     if (this.#waiting.length === 0) return;
-    const part = this.#waiting.some(({ isUrgent }) => isUrgent) ? urgentPart : quietPart;
+    const part = this.#waiting.some(({ isUrgent }) => isUrgent) ? this.#urgentPart : quietPart;
     this.#leftMs = Math.min(Math.max(mostLeftMs, stepMs * part), this.#leftMs + stepMs * part);
     // A slice that takes longer than what is left is paid for by the gaps that follow.
     while (this.#waiting.length > 0 && this.#leftMs > 0) {
@@ -84,6 +98,10 @@ export interface DiskTierOptions {
   readonly blockTokens: number;
   readonly pool: BlockPool;
   readonly cache: PrefixCache;
+  /** See LoadCostsOptions. */
+  readonly sharesProcessor: boolean;
+  /** Whether requests decode. */
+  readonly isDecoding: () => boolean;
   readonly reservedBlocks: () => number;
   /** Resolves when all that was computed before can be found in `cache`; absent: it can be at once. */
   readonly settled?: () => Promise<void>;
@@ -94,19 +112,21 @@ export interface DiskTierOptions {
 }
 
 export class DiskTier {
-  readonly gaps = new StepGaps();
+  readonly gaps: StepGaps;
   readonly format: BlockFormat;
   readonly loads: Loads;
   readonly #keeps: Keeps;
   readonly #fetches: Fetches;
   #folder = "";
 
-  constructor({ mover, modelDigest, blockTokens, ...parts }: DiskTierOptions) {
+  constructor({ mover, modelDigest, blockTokens, isDecoding, ...parts }: DiskTierOptions) {
     const shape = { modelDigest, blockTokens, blocks: mover.format };
-    const { gaps } = this;
+    const gaps = new StepGaps(parts.sharesProcessor);
+    this.gaps = gaps;
     this.format = mover.format;
     const nowMs = () => performance.now();
-    this.loads = new Loads({ ...parts, shape, mover, nowMs, slices: (isUrgent) => gaps.slices(isUrgent) });
+    const slowness = () => (parts.sharesProcessor && isDecoding() ? gaps.slowness : 1);
+    this.loads = new Loads({ ...parts, shape, mover, nowMs, slowness, slices: (isUrgent) => gaps.slices(isUrgent) });
     this.#keeps = new Keeps({ ...parts, shape, mover, turn: gaps.slices(() => false) });
     const { emit, onChange } = parts;
     const isLoading = (key: BlockKey): boolean => this.loads.isComing(key);

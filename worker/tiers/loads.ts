@@ -4,7 +4,8 @@
  * between two steps and at once, it is copied into a block that was free, stored and released. So no block is held while
  * anything is waited for, and no step in flight has one that a load writes. Requests take the block out of what was
  * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty. What is
- * computed sooner than it would be loaded is computed: both are measured.
+ * computed sooner than it would be loaded is computed: both are measured. Where the processor that opens files also
+ * computes, nothing is gained by computing a part meanwhile, so all that a request lacks is weighed together.
  */
 import * as systemFiles from "node:fs/promises";
 import type { BlockMover } from "../backend/backend.ts";
@@ -18,12 +19,13 @@ import type { KvOwner } from "../contract/owners.ts";
 import type { BlockKey } from "../contract/units.ts";
 import type { FileSystem } from "./file-system.ts";
 import { contentOf, reasonOf } from "./keeps.ts";
-import { Cost, LoadFaults, LoadQueue, type QueuedLoad, TokenCost } from "./load-queue.ts";
+import { LoadCosts, type LoadCostsOptions, TurnWaits } from "./load-costs.ts";
+import { LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
 import { ObjectReader } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
 
-export interface LoadsOptions {
+export interface LoadsOptions extends LoadCostsOptions {
   readonly shape: ObjectShape;
   readonly mover: BlockMover;
   readonly pool: BlockPool;
@@ -37,7 +39,6 @@ export interface LoadsOptions {
   readonly files?: FileSystem;
   /** Called when all that a request waits for is there, or when nothing more comes of a load. */
   readonly onChange: () => void;
-  readonly nowMs: () => number;
 }
 
 interface Load extends QueuedLoad {
@@ -58,10 +59,6 @@ interface Reading {
 
 /** Files are read before their turn comes: so many, and so many bytes. */
 const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
-/** What a byte is assumed to take until files were read: 200 MB/s. */
-const firstByteMs = 1 / 200_000;
-/** What is measured first is what the cost of bytes is drawn back to. */
-const probeBytes = 64 * 1024 * 1024;
 const leastPatienceMs = 1_000;
 /** What is not asked for is loaded until so much of the pool is in use. */
 const warmPart = 3 / 4;
@@ -73,9 +70,9 @@ interface Loaded {
 }
 
 export class Loads {
+  readonly costs: LoadCosts;
   /** Bytes of blocks that were stored, and what came of loads. */
   readonly counts = { bytes: 0, ms: 0, outcomes: { loaded: 0, late: 0, failed: 0, dropped: 0 } };
-  readonly tokenCost: TokenCost;
   readonly #options: LoadsOptions;
   readonly #faults: LoadFaults;
   readonly #byLastKey = new Map<BlockKey, KvObject>();
@@ -91,20 +88,17 @@ export class Loads {
   #isWarming = false;
   #folder = "";
   #isRunning = false;
-  /** What a byte that is loaded takes. */
-  readonly #byteMs: Cost;
 
   constructor(options: LoadsOptions) {
     this.#options = options;
     this.#faults = new LoadFaults(options.nowMs);
-    this.#byteMs = new Cost(firstByteMs, probeBytes, options.nowMs);
-    this.tokenCost = new TokenCost(options.nowMs);
+    this.costs = new LoadCosts(options);
   }
 
   /** See TierStats. */
   get loadCost(): { readonly loadCost?: number } {
     const { blockTokens, blocks } = this.#options.shape;
-    return this.tokenCost.loadCost((this.#byteMs.each * blocks.bytes) / blockTokens);
+    return this.costs.of(blocks.bytes / blockTokens);
   }
 
   /** How many objects are known. */
@@ -169,8 +163,9 @@ export class Loads {
     for (const requester of requesters) {
       for (const run of requester.runs) {
         if (run.complete) continue;
-        const comes = run.keyed ? this.#wantRun(requester, run, tokens) : run.blocks.length;
-        tokens += (run.blockCount - comes) * this.#options.shape.blockTokens;
+        const had = run.blocks.length;
+        const come = run.keyed ? this.#wantRun(requester, run, tokens) : had;
+        tokens += this.costs.blocksAgainst(had, come, run.blockCount) * this.#options.shape.blockTokens;
       }
     }
     this.#start();
@@ -179,10 +174,10 @@ export class Loads {
   /**
    * Each part of a run goes where it is there sooner: to the loads, or to be computed. What follows a part that is
    * computed is computed too, since chains load from the first block on.
-   * @param tokensBefore that are computed before those of this run
+   * @param tokens that stand against loading, besides those of this run
    * @returns how many of the run's blocks are there or come
    */
-  #wantRun(requester: Requester, run: LackingRun, tokensBefore: number): number {
+  #wantRun(requester: Requester, run: LackingRun, tokens: number): number {
     const { blockTokens } = this.#options.shape;
     const have = run.blocks.length;
     let end = extentBlocks * Math.floor(have / extentBlocks);
@@ -198,9 +193,9 @@ export class Loads {
       const known = this.#open.get(object.id);
       if (known === undefined || known.claims.length === 0) {
         const bytes = known?.bytes ?? this.#bytesOf(object);
-        const waitMs = (this.#queue.bytesBefore(run.owner) + this.#bytesAhead + bytes) * this.#byteMs.each;
-        const computedMs = (tokensBefore + (end - stop) * blockTokens) * this.tokenCost.each;
-        if (known === undefined && waitMs > computedMs) return stop;
+        const waitMs = this.costs.loadMs(this.#queue.bytesBefore(run.owner) + this.#bytesAhead + bytes);
+        const against = this.costs.blocksAgainst(have, stop, stop) + end - stop;
+        if (known === undefined && waitMs > this.costs.computeMs(tokens + against * blockTokens)) return stop;
         const load = known ?? this.#enqueue(object, run.owner, bytes);
         load.claims = keysOf(run, first, end);
         for (const key of load.claims) this.#claimed.add(key);
@@ -322,9 +317,9 @@ export class Loads {
   async #load({ load, reader }: Reading): Promise<void> {
     const { emit, nowMs, onChange } = this.#options;
     const { id: objectId } = load.object;
-    const beganMs = nowMs();
+    const [beganMs, waits] = [nowMs(), new TurnWaits(nowMs)];
     try {
-      const { bytes, isWhole } = await this.#read(load, await reader);
+      const { bytes, isWhole } = await this.#read(load, await reader, waits);
       const wasOver = load.isOver;
       // What nobody asked for ends early when the pool is full, which says nothing of the file.
       if (!isWhole && !wasOver && load.requesters.size > 0) this.#giveUp(load);
@@ -333,7 +328,7 @@ export class Loads {
       const ms = nowMs() - beganMs;
       this.counts.bytes += bytes;
       this.counts.ms += ms;
-      this.#byteMs.note(bytes, ms);
+      this.costs.noteLoad(bytes, ms, waits.ms);
       emit({ type: "loaded", objectId, bytes });
     } catch (error) {
       if (load.isOver) return;
@@ -346,13 +341,14 @@ export class Loads {
   }
 
   /** @throws Damaged, or what the system says */
-  async #read(load: Load, reader: ObjectReader): Promise<Loaded> {
+  async #read(load: Load, reader: ObjectReader, waits: TurnWaits): Promise<Loaded> {
     try {
       if (load.isOver) return { bytes: 0, isWhole: false };
-      const turn = this.#options.slices(() => load.claims.length > 0);
+      const turn = waits.counting(this.#options.slices(() => load.claims.length > 0));
       return await this.#readBlocks(load, reader, await reader.tokens(turn), turn);
     } finally {
-      await reader.close();
+      // Nothing waits for it, and it says nothing of what was read.
+      reader.close().catch(() => undefined);
     }
   }
 

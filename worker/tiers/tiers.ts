@@ -41,7 +41,7 @@ export class Tiers {
   /** A step computed so many rows of prompts. */
   noteStep(rows: number, ms: number): void {
     this.host?.loads.tokenCost.noteStep(rows, ms);
-    this.disk?.loads.tokenCost.noteStep(rows, ms);
+    this.disk?.loads.costs.tokens.noteStep(rows, ms);
   }
 
   /** Brings what these requests lack. */
@@ -60,7 +60,7 @@ export class Tiers {
 }
 
 export interface TiersOptions
-  extends Omit<DiskTierOptions, "mover" | "modelDigest" | "files" | "settled">,
+  extends Omit<DiskTierOptions, "mover" | "modelDigest" | "files" | "settled" | "sharesProcessor">,
     Omit<HostTierOptions, "blocks"> {
   readonly backend: Pick<Backend, "mover" | "hostBlocks">;
   /** Undefined: no KV is kept in files. */
@@ -75,7 +75,8 @@ export function tiersOf({ backend, modelDigest, files, ...options }: TiersOption
   const mover = host?.mover ?? backend.mover;
   if (mover === undefined || modelDigest === undefined) return new Tiers(host, undefined);
   const above = host && { pool: host.pool, cache: host.cache, settled: () => host.settled(), reservedBlocks: () => 0 };
-  return new Tiers(host, new DiskTier({ ...options, ...above, mover, modelDigest, ...(files && { files }) }));
+  const disk = { ...options, ...above, mover, modelDigest, sharesProcessor: host === undefined };
+  return new Tiers(host, new DiskTier({ ...disk, ...(files && { files }) }));
 }
 
 /** The events of the device's cache, which tells the host's memory below of what it stores. */
