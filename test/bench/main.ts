@@ -31,6 +31,7 @@ import { streamsBench } from "./streams.ts";
 import { structuredBench } from "./structured.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
+import { tiersBench } from "./tiers.ts";
 import { timingBench } from "./timing.ts";
 import { zipfBench } from "./zipf.ts";
 
@@ -58,6 +59,7 @@ const benches: readonly Bench[] = [
   killWorkerBench,
   killGatewayBench,
   restartBench,
+  tiersBench,
   streamsBench,
   reuseDecayBench,
   lightTenantBench,

@@ -6,11 +6,10 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HttpClient } from "../../gateway/cli/support/client.ts";
-import { CommandError } from "../../gateway/cli/support/command.ts";
-import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
-import { startTestServer, type TestServer } from "../support/server.ts";
+import type { ChatAnswer } from "../../gateway/cli/support/operations.ts";
+import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { type FragmentStore, makeFragmentStore, StoreAsker } from "./support/fragment-store.ts";
 import { kvOption, kvSettings } from "./support/kv.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
@@ -19,58 +18,11 @@ const fragmentTokenCounts = [128, 512];
 const fragmentCount = 32;
 const rounds = 3;
 
-interface Store {
-  readonly tokens: number;
-  readonly id: string;
-}
-
 interface Cell {
-  readonly tokens: number;
+  readonly store: FragmentStore;
   readonly warm: ChatAnswer[];
   readonly cold: ChatAnswer[];
   readonly restarted: ChatAnswer[];
-}
-
-/** Asks over all fragments of a store. Every question is another one, so that only fragments can be found. */
-class Asker {
-  readonly #apiKey: string;
-  #asked = 0;
-
-  constructor(apiKey: string) {
-    this.#apiKey = apiKey;
-  }
-
-  async ask(server: TestServer, store: Store, reuse: boolean): Promise<ChatAnswer> {
-    this.#asked += 1;
-    const answer = await askChat(new HttpClient({ url: server.url, apiKey: this.#apiKey }), {
-      model: server.model,
-      messages: [{ role: "user", content: `${this.#asked} amber birch cedar delta ember fjord grove heron?` }],
-      file_search: { vector_store_ids: [store.id], max_num_results: fragmentCount },
-      temperature: 0,
-      max_tokens: 1,
-      min_tokens: 1,
-      ignore_eos: true,
-      ...(reuse ? {} : { spangate: { reuse: false } }),
-    });
-    const { spans } = answer.spangate;
-    if (spans.length !== fragmentCount) throw new CommandError(`${spans.length} fragments were found`);
-    return answer;
-  }
-}
-
-async function makeStore(client: HttpClient, texts: SpanTexts, tokens: number): Promise<Store> {
-  const { id } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: `${tokens}` });
-  const chunking = {
-    type: "static",
-    static: { max_chunk_size_tokens: Math.max(100, tokens), chunk_overlap_tokens: 0 },
-  } as const;
-  for (let index = 0; index < fragmentCount; index++) {
-    const text = texts.textOf(tokens, tokens * 100 + index);
-    const fileId = await addFile(client, id, `${index}.txt`, new Blob([text]), { chunking_strategy: chunking });
-    await waitForFile(client, id, fileId, 10);
-  }
-  await prepareStore(client, id, () => undefined);
-  return { tokens, id };
 }
 
 async function measure(dataDir: string, env: Record<string, string>, say: (line: string) => void): Promise<Cell[]> {
@@ -78,12 +30,12 @@ async function measure(dataDir: string, env: Record<string, string>, say: (line:
   let server = await startTestServer({ dataDir, env });
   try {
     const { client, apiKey } = await server.tenant("bench");
-    const asker = new Asker(apiKey);
-    const cells: (Cell & { store: Store })[] = [];
+    const asker = new StoreAsker(apiKey);
+    const cells: Cell[] = [];
     for (const tokens of fragmentTokenCounts) {
       say(`preparing ${fragmentCount} x ${tokens}`);
-      const store = await makeStore(client, texts, tokens);
-      cells.push({ tokens, store, warm: [], cold: [], restarted: [] });
+      const store = await makeFragmentStore(client, texts, fragmentCount, tokens);
+      cells.push({ store, warm: [], cold: [], restarted: [] });
     }
     for (const { store, warm, cold } of cells) {
       say(`warm and cold, ${fragmentCount} x ${store.tokens}`);
@@ -122,7 +74,7 @@ async function run({ say, option }: BenchContext): Promise<BenchReport> {
   };
   try {
     const cells = await measure(dataDir, env, say);
-    const rows = cells.map(({ tokens, warm, cold, restarted }) => {
+    const rows = cells.map(({ store: { tokens }, warm, cold, restarted }) => {
       const times = [warm, restarted, cold].map(ttft);
       const [warmMs = 0, restartedMs = 0, coldMs = 0] = times;
       const worstMs = Math.max(...restarted.map(({ clientTtftMs }) => clientTtftMs));
@@ -130,7 +82,7 @@ async function run({ say, option }: BenchContext): Promise<BenchReport> {
       const ratios = [figure(restartedMs / warmMs), figure(coldMs / restartedMs)];
       return [`${fragmentCount} x ${tokens}`, ...counts, ...times.map(figure), figure(worstMs), ...ratios];
     });
-    const bars = cells.flatMap(({ tokens, warm, cold, restarted }) => {
+    const bars = cells.flatMap(({ store: { tokens }, warm, cold, restarted }) => {
       const name = `${fragmentCount} x ${tokens}`;
       return [
         atMost(`first ttft after a restart / warm, ${name}`, ttft(restarted) / ttft(warm), 2),

@@ -19,8 +19,11 @@ export async function workerCounters(server: TestServer): Promise<WorkerStats> {
 }
 
 /** The default model, and SPANGATE_KV_BYTES for a pool of so many of its tokens. */
-export async function poolOf(tokens: number): Promise<{ readonly model: string; readonly kvBytes: number }> {
-  await using server = await startTestServer();
+export async function poolOf(
+  tokens: number,
+  env: Readonly<Record<string, string>> = {},
+): Promise<{ readonly model: string; readonly kvBytes: number }> {
+  await using server = await startTestServer({ env });
   const { block_tokens: blockTokens, kv_bytes_per_block: bytesPerBlock } = await firstWorkerOf(server);
   return { model: server.model, kvBytes: blockCountForTokens(tokens, blockTokens) * bytesPerBlock };
 }
