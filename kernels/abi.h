@@ -71,14 +71,42 @@ enum spg_status {
   SPG_E_TOKEN_ID = 14,
   SPG_E_TYPE = 15,
   SPG_E_MX8_HEAD = 16,
-  SPG_E_MX8_FIXED = 17
+  SPG_E_MX8_FIXED = 17,
+  SPG_E_MATRIX = 18,
+  SPG_E_PRODUCT = 19
 };
 
-enum spg_isa { SPG_ISA_AUTO = 0, SPG_ISA_REFERENCE = 1, SPG_ISA_AVX2 = 2, SPG_ISA_AVX512 = 3 };
+/*
+ * AMX is for products; everything else runs as with AVX-512. AVX2 and AVX-512 multiply int8 by VNNI where there is any;
+ * the last two do without it, as older processors have to.
+ */
+enum spg_isa {
+  SPG_ISA_AUTO = 0,
+  SPG_ISA_REFERENCE = 1,
+  SPG_ISA_AVX2 = 2,
+  SPG_ISA_AVX512 = 3,
+  SPG_ISA_AMX = 4,
+  SPG_ISA_AVX2_PLAIN = 5,
+  SPG_ISA_AVX512_PLAIN = 6
+};
 
 enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2, SPG_MX8 = 3 };
 
+/*
+ * The forms of a matrix's weights. B16: bfloat16 numbers, one, two or three of which add up to a weight, so that
+ * bfloat16, float16 and float32 are held as they are. INT8: numbers of 8 bits; an output's weights share a scale in
+ * groups of at most 256 inputs. The rows of such a product are rounded to 8 bits in the same groups, each row alone.
+ */
+enum spg_form { SPG_B16 = 0, SPG_INT8 = 1 };
+
+/*
+ * What becomes of a product. STORE: it is written; ADD: it is added to what is there; GATE: an output is
+ * silu(gate) * up, where outputs 0 to 15 of each 32 are gates and the others are their ups.
+ */
+enum spg_finish { SPG_STORE = 0, SPG_ADD = 1, SPG_GATE = 2 };
+
 typedef struct spg_context spg_context;
+typedef struct spg_matrix spg_matrix;
 typedef struct spg_pool spg_pool;
 
 /* 15 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
@@ -106,7 +134,7 @@ SPG_API const char *spg_strerror(int32_t status);
 SPG_API int32_t spg_open(int32_t isa, int32_t threads, spg_context **out);
 /* The context's pools must be closed before. */
 SPG_API void spg_close(spg_context *context);
-/* Returns the spg_isa in use. */
+/* Returns the spg_isa in use: AMX, AVX512, AVX2 or REFERENCE. */
 SPG_API int32_t spg_isa_of(const spg_context *context);
 
 /*
@@ -163,6 +191,32 @@ SPG_API int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, 
 /* out [token_count][width] float32 = rows of table [row_count][width] of spg_type `type`. */
 SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,
                                const int32_t *token_ids, int32_t token_count, float *out);
+
+/*
+ * Makes room for weights [outputs][inputs] in one of the forms, packed for the products of the context, which must be
+ * closed after it. parts: of a weight in B16 (1 holds bfloat16 exactly, 2 float16, 3 float32); 1 in INT8. Weights are
+ * zero until they are filled in.
+ */
+SPG_API int32_t spg_matrix_open(spg_context *context, int32_t form, int32_t parts, int32_t outputs, int32_t inputs,
+                                spg_matrix **out);
+SPG_API void spg_matrix_close(spg_matrix *matrix);
+SPG_API int64_t spg_matrix_bytes(const spg_matrix *matrix);
+/*
+ * Packs rows of weights [row_count][inputs] of spg_type `type`. They become the outputs from first_output on; with
+ * every_other_panel 16 of them, then 16 later ones further, so that gates and ups of GATE lie side by side.
+ */
+SPG_API int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t type, int32_t row_count,
+                                int32_t first_output, int32_t every_other_panel);
+/*
+ * out = finish(factor * x W^T + bias). x: [row_count] rows of float32, x_stride apart; norm: [inputs] weights of an
+ * RMSNorm that x passes first, or NULL; bias: [outputs] or NULL. out: [row_count] rows of `outputs` (GATE: half as
+ * many, without factor and bias) float32, out_stride apart; must not overlap x.
+ * parts: of B16, on AMX: how many bfloat16 numbers make up a number of x: 3 hold it exactly, 2 to 16 bits, 1 to 8.
+ * Other instruction sets take x as it is. A row's bits depend on that row alone.
+ */
+SPG_API int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count, int32_t x_stride,
+                             const float *norm, float norm_eps, int32_t parts, int32_t finish, float factor,
+                             const float *bias, float *out, int32_t out_stride);
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,21 @@ function vectorUnit(isa: string, flags: readonly string[]): KernelUnit {
   return { name: `kernels-${isa}`, source: "cpu/kernels.cpp", flags: [...flags, `-DSPG_KERNEL_TABLE=${isa}_kernels`] };
 }
 
+/** Compiles products.cpp for one set of instructions, which may say more than kernels.cpp needs. */
+function productUnit(set: string, flags: readonly string[]): KernelUnit {
+  const table = `-DSPG_PRODUCT_TABLE=${set}_products`;
+  return { name: `products-${set}`, source: "cpu/products.cpp", flags: [...flags, table] };
+}
+
+const amxFlags = ["-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"];
+const productUnits = [
+  productUnit("amx", [...avx512Flags, ...amxFlags]),
+  productUnit("avx512vnni", [...avx512Flags, "-mavx512vnni"]),
+  productUnit("avx512", avx512Flags),
+  productUnit("avxvnni", [...avx2Flags, "-mavxvnni"]),
+  productUnit("avx2", avx2Flags),
+];
+
 /** Calls that kernels/portable/old_glibc.cpp binds to old versions. */
 const rebound = [
   "pthread_create",
@@ -76,18 +91,40 @@ export function portableCpuLibrary(arch: string): KernelLibrary {
 
 /** The CPU library for a processor architecture (`process.arch`). Any but x64 gets the reference kernels alone. */
 export function cpuLibrary(arch: string): KernelLibrary {
-  const vector = arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags)] : [];
-  const plain = ["abi", "plan", "step", "threads", "pool", "layer", "reference", "rope_table", "memory"];
+  const vector =
+    arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags), ...productUnits] : [];
+  const plain = [
+    "abi",
+    "plan",
+    "step",
+    "threads",
+    "pool",
+    "layer",
+    "reference",
+    "rope_table",
+    "memory",
+    "abi_products",
+    "matrix",
+    "product",
+    "products_reference",
+    "processor",
+  ];
   const headers = [
     "attend",
     "blend",
     "heads",
     "internal",
+    "matrix",
     "memory",
     "micro",
     "mx8",
     "panels",
     "pool",
+    "processor",
+    "products",
+    "products_amx",
+    "products_rows",
+    "products_vector",
     "rope_table",
     "step",
     "threads",

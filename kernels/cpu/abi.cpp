@@ -10,27 +10,35 @@
 
 #include "internal.h"
 #include "pool.h"
+#include "processor.h"
 
 namespace {
 
 using namespace spg;
 
-/* Sets isa and kernels; false when this CPU or this build does not have them. */
+/* Sets isa, kernels and products; false when this CPU or this build does not have them. */
 bool choose_kernels(int32_t isa, spg_context &context) {
   context.isa = SPG_ISA_REFERENCE;
+  context.products = reference_products();
   if (isa == SPG_ISA_REFERENCE) return true;
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && (isa == SPG_ISA_AUTO || isa == SPG_ISA_AVX512)) {
-    context.isa = SPG_ISA_AVX512;
+  const bool takesAmx = isa == SPG_ISA_AUTO || isa == SPG_ISA_AMX;
+  if (avx512 && (takesAmx || isa == SPG_ISA_AVX512 || isa == SPG_ISA_AVX512_PLAIN)) {
     context.kernels = avx512_kernels();
-    return true;
+    const bool amx = takesAmx && amx_allowed();
+    context.isa = amx ? SPG_ISA_AMX : SPG_ISA_AVX512;
+    const bool vnni = isa != SPG_ISA_AVX512_PLAIN && __builtin_cpu_supports("avx512vnni");
+    context.products = amx ? amx_products() : vnni ? avx512vnni_products() : avx512_products();
+    return amx || isa != SPG_ISA_AMX;
   }
-  if (avx2 && (isa == SPG_ISA_AUTO || isa == SPG_ISA_AVX2)) {
+  if (avx2 && (isa == SPG_ISA_AUTO || isa == SPG_ISA_AVX2 || isa == SPG_ISA_AVX2_PLAIN)) {
     context.isa = SPG_ISA_AVX2;
     context.kernels = avx2_kernels();
+    const bool vnni = isa != SPG_ISA_AVX2_PLAIN && has_avx_vnni();
+    context.products = vnni ? avxvnni_products() : avx2_products();
     return true;
   }
 #endif
@@ -84,6 +92,8 @@ const char *spg_strerror(int32_t status) {
     case SPG_E_TYPE: return "unknown element type";
     case SPG_E_MX8_HEAD: return "KV in mx8 needs a head size that is a multiple of 32";
     case SPG_E_MX8_FIXED: return "KV in mx8 stays where it is: tokens are neither copied nor compared";
+    case SPG_E_MATRIX: return "a matrix's outputs, inputs or parts are out of range, or rows do not fit in";
+    case SPG_E_PRODUCT: return "a product's rows, strides, parts or finish are out of range";
     default: return "unknown status";
   }
 }

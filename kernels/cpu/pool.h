@@ -7,6 +7,7 @@
 
 #include "internal.h"
 #include "memory.h"
+#include "products.h"
 #include "rope_table.h"
 #include "step.h"
 #include "threads.h"
@@ -15,7 +16,10 @@ struct spg_context {
   int32_t isa = 0;
   /* Null when the reference kernels run. */
   const spg::KernelTable *kernels = nullptr;
+  const spg::ProductTable *products = nullptr;
   std::unique_ptr<spg::ThreadPool> threads;
+  /* The rows of the product that runs, packed, and the scales of int8 rows. */
+  spg::FloatBuffer packedRows, rowScales;
 };
 
 struct spg_pool {

@@ -1,9 +1,13 @@
-/** The CPU attention kernels against the machine's measured limits: multiply-adds for prefill, memory for decode. */
+/**
+ * The CPU kernels against the machine's measured limits: attention's multiply-adds for prefill and memory for decode,
+ * products of weights against AMX and memory.
+ */
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { CpuKernels, type KvPool, type KvType, kvBytesOf } from "../../worker/native/cpu-kernels.ts";
 import { batchOf, type Piece } from "../native/world.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { openMachinePeak } from "./support/peak.ts";
+import { productRows } from "./support/products.ts";
 import { figure, median } from "./support/stats.ts";
 
 interface Shape {
@@ -223,6 +227,10 @@ async function runBench({ option, say }: BenchContext): Promise<BenchReport> {
     bars.push(atLeast(`${each.name}, ${each.shape.name}, ${each.kvType}: packed over not`, gain, bound));
     rows.push([each.name, each.shape.name, each.kvType, ...[packed.layerUs, ...rates, gain].map(figure)]);
   }
+  say("products");
+  const products = productRows(kernels, peak, threadCount);
+  rows.push(...products.rows.map((row) => [...row]));
+  bars.push(...products.bars);
   kernels.close();
   const header = ["case", "shape", "KV", "us/layer", "GFLOP/s", "(peak)", "GB/s", "(peak)", "packing"];
   return { model: "synthetic K and V", bars, header, rows, details: { isa: kernels.isa, threadCount } };
@@ -230,7 +238,7 @@ async function runBench({ option, say }: BenchContext): Promise<BenchReport> {
 
 export const kernelsBench: Bench = {
   name: "kernels",
-  summary: "CPU attention kernels against the machine's peak rates",
+  summary: "CPU attention and product kernels against the machine's peak rates",
   options: { threads: "threads that compute (2)" },
   run: runBench,
 };

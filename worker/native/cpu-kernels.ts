@@ -6,13 +6,23 @@ import type { Pointer } from "bun:ffi";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
 import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
+import { Matrix, type MatrixOptions } from "./matrix.ts";
 
 export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
 export { kvBytesOf } from "./kv-pool.ts";
 export { KernelError } from "./library.ts";
+export type { Matrix, MatrixOptions, ProductOptions, StoredWeights } from "./matrix.ts";
 
-const isaCodes = { auto: 0, reference: 1, avx2: 2, avx512: 3 } as const;
-/** The instruction set: "auto" takes the best that the CPU has, "reference" is the slow oracle. */
+const isaCodes = {
+  ...{ auto: 0, reference: 1, avx2: 2, avx512: 3, amx: 4 },
+  // As processors without VNNI have them, for tests.
+  ...{ "avx2 without VNNI": 5, "avx512 without VNNI": 6 },
+} as const;
+const isas = ["amx", "avx512", "avx2", "reference"] as const;
+/**
+ * The instruction set: "auto" takes the best that the CPU has and the system allows, "reference" is the slow oracle.
+ * AMX multiplies matrices; all else is then AVX-512.
+ */
 export type Isa = keyof typeof isaCodes;
 
 export interface CpuKernelOptions {
@@ -38,10 +48,11 @@ export async function openCpuKernels(options: CpuKernelOptions): Promise<CpuKern
 }
 
 export class CpuKernels {
-  readonly isa: Isa;
+  readonly isa: (typeof isas)[number];
   readonly #library: KernelLibrary;
   readonly #context: Pointer;
   readonly #pools = new Set<KvPool>();
+  readonly #matrices = new Set<Matrix>();
   #closed = false;
 
   /** @param libraryPath the path that `buildCpuKernels` returned */
@@ -54,7 +65,7 @@ export class CpuKernels {
       library.check("spg_open", library.symbols.spg_open(isaCode, options.threadCount, out)),
     );
     const chosen = library.symbols.spg_isa_of(this.#context);
-    this.isa = chosen === isaCodes.avx512 ? "avx512" : chosen === isaCodes.avx2 ? "avx2" : "reference";
+    this.isa = isas.find((isa) => isaCodes[isa] === chosen) ?? "reference";
   }
 
   /** @throws RangeError or KernelError when an option is out of range or there is no memory */
@@ -63,6 +74,14 @@ export class CpuKernels {
     const pool = new KvPool(this.#library, this.#context, options, () => this.#pools.delete(pool));
     this.#pools.add(pool);
     return pool;
+  }
+
+  /** Room for weights, of zeros. @throws RangeError or KernelError when an option is out of range or there is no memory */
+  openMatrix(options: MatrixOptions): Matrix {
+    this.#assertOpen();
+    const matrix = new Matrix(this.#library, this.#context, options, () => this.#matrices.delete(matrix));
+    this.#matrices.add(matrix);
+    return matrix;
   }
 
   /** out [tokenIds.length][table.width] = the table's rows, as float32. */
@@ -91,10 +110,10 @@ export class CpuKernels {
     this.#library.check("spg_embed_rows", status);
   }
 
-  /** Frees every pool and ends the threads. */
+  /** Frees every pool and matrix and ends the threads. */
   close(): void {
     if (this.#closed) return;
-    for (const pool of this.#pools) pool.close();
+    for (const owned of [...this.#pools, ...this.#matrices]) owned.close();
     this.#closed = true;
     this.#library.symbols.spg_close(this.#context);
   }

@@ -30,6 +30,14 @@ const symbols = {
   spg_attend: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
   spg_copy_tokens: { args: ["ptr", "ptr", "ptr", "ptr", "i32"], returns: "i32" },
   spg_deviations: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  spg_matrix_open: { args: ["ptr", "i32", "i32", "i32", "i32", "ptr"], returns: "i32" },
+  spg_matrix_close: { args: ["ptr"], returns: "void" },
+  spg_matrix_bytes: { args: ["ptr"], returns: "i64" },
+  spg_matrix_fill: { args: ["ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
+  spg_multiply: {
+    args: ["ptr", "ptr", "i32", "i32", "ptr", "f32", "i32", "i32", "f32", "ptr", "ptr", "i32"],
+    returns: "i32",
+  },
   spg_embed_rows: { args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "ptr"], returns: "i32" },
 } as const;
 

@@ -9,6 +9,12 @@
 #include <thread>
 #include <vector>
 
+#if defined(__AMX_TILE__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #if defined(__AVX512F__)
 typedef float Vec __attribute__((vector_size(64)));
 #define IN_REGISTER(x) asm volatile("" : "+v"(x))
@@ -73,9 +79,63 @@ void read_all(const char *data, size_t bytes) {
   (void)keep;
 }
 
+#if defined(__AMX_TILE__)
+struct TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t rowBytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+/* Four independent sums, from registers alone. */
+void multiply_tiles(bool whole, int rounds) {
+  const TileShapes shapes;
+  asm volatile("ldtilecfg %0" ::"m"(shapes) : "memory");
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  for (int i = 0; i < rounds; i++) {
+    if (whole) {
+      _tile_dpbssd(0, 4, 5);
+      _tile_dpbssd(1, 4, 5);
+      _tile_dpbssd(2, 4, 5);
+      _tile_dpbssd(3, 4, 5);
+    } else {
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_dpbf16ps(1, 4, 5);
+      _tile_dpbf16ps(2, 4, 5);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+  }
+  _tile_release();
+}
+#endif
+
 }
 
 extern "C" {
+
+/*
+ * Greatest rate of AMX, in billions of multiplications and additions a second, in int8 or bfloat16; 0 where there is
+ * none or the system refuses it.
+ */
+double probe_tiles(int threads, int whole, int repeats) {
+#if defined(__AMX_TILE__)
+  if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return 0;
+  const int rounds = 100000;
+  double best = 0;
+  for (int i = 0; i < repeats; i++) {
+    const double time = on_threads(threads, [&](int) { multiply_tiles(whole != 0, rounds); });
+    best = std::max(best, 4.0 * (whole ? 32768 : 16384) * rounds * threads / time / 1e9);
+  }
+  return best;
+#else
+  (void)threads, (void)whole, (void)repeats;
+  return 0;
+#endif
+}
 
 /* Greatest float32 fused-multiply-add rate of `threads` threads, in GFLOP/s, of `repeats` tries. */
 double probe_gflops(int threads, int repeats) {

@@ -15,8 +15,10 @@ const library: KernelLibrary = {
 export interface MachinePeak {
   /** float32 fused-multiply-add rate, in GFLOP/s. */
   readonly gflops: (threadCount: number) => number;
-  /** Rate of reading memory that no cache holds, in GB/s. */
-  readonly gigabytes: (threadCount: number) => number;
+  /** Rate of AMX in int8 or bfloat16, in billions of multiplications and additions a second; 0 without it. */
+  readonly tiles: (threadCount: number, form: "b16" | "int8") => number;
+  /** Rate of reading memory, in GB/s: of so many bytes in all, or of more than most caches hold. */
+  readonly gigabytes: (threadCount: number, bytes?: number) => number;
 }
 
 const bytesPerThread = 256 * 2 ** 20;
@@ -25,10 +27,13 @@ export async function openMachinePeak(): Promise<MachinePeak> {
   const path = await buildLibrary(library, join(import.meta.dir));
   const { symbols } = dlopen(path, {
     probe_gflops: { args: ["i32", "i32"], returns: "f64" },
+    probe_tiles: { args: ["i32", "i32", "i32"], returns: "f64" },
     probe_gigabytes: { args: ["i32", "i64", "i32"], returns: "f64" },
   });
   return {
     gflops: (threadCount) => symbols.probe_gflops(threadCount, 20),
-    gigabytes: (threadCount) => symbols.probe_gigabytes(threadCount, bytesPerThread, 5),
+    tiles: (threadCount, form) => symbols.probe_tiles(threadCount, form === "int8" ? 1 : 0, 20),
+    gigabytes: (threadCount, bytes = bytesPerThread * threadCount) =>
+      symbols.probe_gigabytes(threadCount, Math.floor(bytes / threadCount / 4096) * 4096, 20),
   };
 }

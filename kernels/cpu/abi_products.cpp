@@ -1,0 +1,75 @@
+/* The C entry points of matrices and products: argument checks, then the work. */
+#include <math.h>
+
+#include <memory>
+#include <new>
+
+#include "matrix.h"
+
+namespace {
+
+using namespace spg;
+
+constexpr int kMostRows = 1 << 20;
+
+bool rows_fit(const MatrixView &view, const MatrixRows &rows) {
+  if (rows.first < 0 || rows.count < 1 || rows.first >= view.outputs || rows.count > view.outputs) return false;
+  return output_of(rows, rows.count - 1) < view.outputs;
+}
+
+}
+
+extern "C" {
+
+int32_t spg_matrix_open(spg_context *context, int32_t form, int32_t parts, int32_t outputs, int32_t inputs,
+                        spg_matrix **out) {
+  if (!context || !out) return SPG_E_NULL;
+  try {
+    auto matrix = std::make_unique<spg_matrix>();
+    matrix->context = context;
+    const int32_t status = lay_out_matrix(form, parts, outputs, inputs, *matrix);
+    if (status == SPG_OK) *out = matrix.release();
+    return status;
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
+  }
+}
+
+void spg_matrix_close(spg_matrix *matrix) {
+  delete matrix;
+}
+
+int64_t spg_matrix_bytes(const spg_matrix *matrix) {
+  return matrix ? static_cast<int64_t>(matrix->bytes) : 0;
+}
+
+int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t type, int32_t row_count, int32_t first_output,
+                        int32_t every_other_panel) {
+  if (!matrix || !weights) return SPG_E_NULL;
+  if (type != SPG_FLOAT32 && type != SPG_FLOAT16 && type != SPG_BFLOAT16) return SPG_E_TYPE;
+  const MatrixRows rows{weights, type, first_output, row_count, every_other_panel != 0};
+  if (!rows_fit(matrix->view, rows)) return SPG_E_MATRIX;
+  try {
+    fill_matrix(*matrix, rows);
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
+  }
+  return SPG_OK;
+}
+
+int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count, int32_t x_stride, const float *norm,
+                     float norm_eps, int32_t parts, int32_t finish, float factor, const float *bias, float *out,
+                     int32_t out_stride) {
+  if (!matrix || !x || !out) return SPG_E_NULL;
+  const MatrixView &view = matrix->view;
+  const bool gates = finish == SPG_GATE;
+  if (row_count < 1 || row_count > kMostRows || x_stride < view.inputs || parts < 1 || parts > 3) return SPG_E_PRODUCT;
+  if (finish < SPG_STORE || finish > SPG_GATE || !isfinite(factor)) return SPG_E_PRODUCT;
+  if (gates && (view.outputs % kPairOutputs != 0 || factor != 1 || bias)) return SPG_E_PRODUCT;
+  if (out_stride < (gates ? view.outputs / 2 : view.outputs)) return SPG_E_PRODUCT;
+  const PlainRows plain{x, static_cast<size_t>(x_stride), norm, norm_eps};
+  const ProductCall call{finish, out, static_cast<size_t>(out_stride), bias, factor};
+  return run_product(*matrix->context, view, plain, row_count, parts, call);
+}
+
+}

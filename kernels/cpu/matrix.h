@@ -1,0 +1,41 @@
+/* Weights that are packed once for the products of a context. */
+#ifndef SPANGATE_KERNELS_MATRIX_H
+#define SPANGATE_KERNELS_MATRIX_H
+
+#include "memory.h"
+#include "pool.h"
+#include "products.h"
+
+struct spg_matrix {
+  ~spg_matrix() { spg::unmap_pages(memory, bytes); }
+
+  spg_context *context = nullptr;
+  spg::MatrixView view{};
+  /* Of all numbers, then of scales and sums. */
+  unsigned char *memory = nullptr;
+  size_t bytes = 0;
+};
+
+namespace spg {
+
+/* Rows of a caller's tensor, and where they go: output `first` and those after it, or every other panel of 16. */
+struct MatrixRows {
+  const void *weights;
+  int type; /* spg_type */
+  int first, count;
+  bool everyOtherPanel;
+};
+
+/* Sets out a matrix of zeros. Returns an spg_status. */
+int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix &matrix);
+/* The output that a row becomes. */
+int output_of(const MatrixRows &rows, int row);
+void fill_matrix(spg_matrix &matrix, const MatrixRows &rows);
+
+/* The rows of one product, and the product itself, on the threads of a context. */
+int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,
+                    const ProductCall &call);
+
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* One product on the threads of a context: few rows are packed, then weights are dealt out; of many, rows are. */
+#include <new>
+
+#include "matrix.h"
+
+namespace spg {
+namespace {
+
+/* Rows of one task at most: packed they stay in the second-level cache while all weights pass by. */
+constexpr int kPanelsPerTask = 16;
+/* Each thread keeps rows of its own from here on: fewer do not make up for the weights that each reads then. */
+constexpr int kOwnPanels = 4;
+/* Weights of one task when there are so few rows that reading weights is the work. */
+constexpr size_t kBytesPerTask = 128 * 1024;
+/* A product of fewer weights and rows than this is done at once: waking a thread takes longer. */
+constexpr double kSerialProducts = 300000;
+/* How many tasks each thread should find when rows are few. */
+constexpr int kTasksPerThread = 4;
+
+struct Job {
+  const ProductTable &kernels;
+  const MatrixView &matrix;
+  const PlainRows &plain;
+  const PackedRows &rows;
+  const ProductCall &call;
+  int panels, panelsPerTask, pairsPerTask;
+};
+
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+void pack_task(void *argument, int task, int) {
+  const Job &job = *static_cast<const Job *>(argument);
+  job.kernels.packRows(job.matrix, job.plain, job.rows, task);
+}
+
+/* Tasks of the same pairs follow each other, so that their weights are in a cache. */
+void multiply_task(void *argument, int task, int) {
+  const Job &job = *static_cast<const Job *>(argument);
+  const int slices = divide_up(job.panels, job.panelsPerTask);
+  const int firstPair = task / slices * job.pairsPerTask, firstPanel = task % slices * job.panelsPerTask;
+  const int endPair = firstPair + job.pairsPerTask, endPanel = firstPanel + job.panelsPerTask;
+  job.kernels.multiply(job.matrix, job.rows, job.call,
+                       {firstPair, endPair < job.matrix.pairs ? endPair : job.matrix.pairs, firstPanel,
+                        endPanel < job.panels ? endPanel : job.panels});
+}
+
+/* Packs some rows and multiplies them at once, so that they stay in this thread's caches. */
+void whole_task(void *argument, int task, int thread) {
+  const Job &job = *static_cast<const Job *>(argument);
+  const int end = (task + 1) * job.panelsPerTask;
+  for (int panel = task * job.panelsPerTask; panel < end && panel < job.panels; panel++) pack_task(argument, panel, thread);
+  multiply_task(argument, task, thread);
+}
+
+void run_tasks(spg_context &context, bool serial, int count, TaskBody body, Job &job) {
+  if (!serial) return context.threads->run(count, body, &job);
+  for (int task = 0; task < count; task++) body(&job, task, 0);
+}
+
+/* Deals a product of few rows out, by weights, so that each thread finds some tasks that are worth dealing out. */
+void deal_out_weights(int threads, Job &job) {
+  const int few = static_cast<int>(kBytesPerTask / pair_bytes(job.matrix)) + 1;
+  const int equal = divide_up(job.matrix.pairs, kTasksPerThread * threads);
+  job.pairsPerTask = job.panels > 2 ? 1 : few < equal ? few : equal;
+  job.panelsPerTask = job.panels < kPanelsPerTask ? job.panels : kPanelsPerTask;
+}
+
+/* Deals a product of many rows out by rows, the same number for each thread. */
+void deal_out_rows(int threads, Job &job) {
+  const int turns = divide_up(job.panels, kPanelsPerTask * threads);
+  job.pairsPerTask = job.matrix.pairs;
+  job.panelsPerTask = divide_up(divide_up(job.panels, turns * threads), 2) * 2;
+}
+
+}
+
+int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,
+                    const ProductCall &call) {
+  const int panels = divide_up(rows, kPanelRows), used = parts > matrix.parts ? parts : matrix.parts;
+  const ProductTable &kernels = *context.products;
+  const size_t panelBytes = kernels.panelBytes(matrix, used);
+  try {
+    context.packedRows.reserve(panels * panelBytes / sizeof(float));
+    context.rowScales.reserve(static_cast<size_t>(panels) * matrix.groups * kPanelRows);
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
+  }
+  const PackedRows packed{reinterpret_cast<unsigned char *>(context.packedRows.data()), panelBytes,
+                          context.rowScales.data(), used, rows};
+  Job job{kernels, matrix, plain, packed, call, panels, 0, 0};
+  const int threads = context.threads->size();
+  if (panels >= kOwnPanels * threads) {
+    deal_out_rows(threads, job);
+    run_tasks(context, false, divide_up(panels, job.panelsPerTask), whole_task, job);
+    return SPG_OK;
+  }
+  deal_out_weights(threads, job);
+  const bool serial = static_cast<double>(matrix.inputs) * matrix.outputs * rows < kSerialProducts;
+  run_tasks(context, serial, panels, pack_task, job);
+  const int tasks = divide_up(matrix.pairs, job.pairsPerTask) * divide_up(panels, job.panelsPerTask);
+  run_tasks(context, serial, tasks, multiply_task, job);
+  return SPG_OK;
+}
+
+}

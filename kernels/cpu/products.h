@@ -1,0 +1,115 @@
+/*
+ * Products of rows with a matrix of weights, and what stands around them: the data that the files of products share.
+ * Like internal.h it is plain data, since products.cpp is compiled once for each set of instructions.
+ *
+ * A matrix [outputs][inputs] is cut into panels of 16 outputs and along its inputs into tiles of 1,024 bytes: 32 inputs
+ * in bfloat16, 64 in int8. Inside a tile the numbers of one output that one instruction multiplies lie together (two in
+ * bfloat16, four in int8), then the 16 outputs, then the other inputs. That is what AMX wants of its second operand,
+ * and one register of AVX-512 is 16 outputs of it. Two panels are a pair; a pair's tiles lie in the order in which they
+ * are read:
+ *
+ *   [pair][tile][part][panel of the pair][16][16 outputs][2 or 4 inputs]
+ *
+ * Inputs and outputs that the matrix does not have are zero.
+ */
+#ifndef SPANGATE_KERNELS_PRODUCTS_H
+#define SPANGATE_KERNELS_PRODUCTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../abi.h"
+
+namespace spg {
+
+constexpr int kPanelOutputs = 16;
+constexpr int kPairOutputs = 2 * kPanelOutputs;
+constexpr int kTileBytes = 1024;
+/* Rows that AMX multiplies at a time. */
+constexpr int kPanelRows = 16;
+/* int8: at most so many tiles share a scale; groups are as equal as whole tiles allow. */
+constexpr int kGroupTiles = 4;
+/* int8: a group whose greatest number is below this is zero; 127 divided by it is finite. */
+constexpr float kLeastAmax = 1e-30f;
+
+struct MatrixView {
+  int form; /* spg_form */
+  int outputs, inputs;
+  int pairs, tiles;
+  /* b16: how many bfloat16 numbers make up a weight. */
+  int parts;
+  /* int8: scales along the inputs. */
+  int groups;
+  const unsigned char *data;
+  /* int8, [pair][group][32]: a weight is its number times the scale; 128 times the sum of a group's numbers. */
+  const float *scales;
+  const int32_t *sums;
+};
+
+static inline int tile_inputs(const MatrixView &matrix) {
+  return matrix.form == SPG_B16 ? 32 : 64;
+}
+
+/* The first tile of a group; of the group after the last one, the number of tiles. */
+static inline int group_start(const MatrixView &matrix, int group) {
+  return static_cast<int>(static_cast<int64_t>(matrix.tiles) * group / matrix.groups);
+}
+
+static inline size_t pair_bytes(const MatrixView &matrix) {
+  return static_cast<size_t>(2) * matrix.tiles * matrix.parts * kTileBytes;
+}
+
+/* The rows of a product as packRows leaves them. */
+struct PackedRows {
+  /* Panels of 16 rows, each of panelBytes. */
+  unsigned char *data;
+  size_t panelBytes;
+  /* int8, [panel][group][16]: a number stands for itself times the scale. */
+  float *scales;
+  /* AMX, b16: how many bfloat16 numbers make up an activation. */
+  int parts;
+  int rows;
+};
+
+/* Rows before they are packed: [rows][inputs], `stride` floats apart. */
+struct PlainRows {
+  const float *data;
+  size_t stride;
+  /* [inputs] weights of an RMSNorm that is applied first, or null. */
+  const float *norm;
+  float normEps;
+};
+
+/* Where a product goes, and what is done to it on its way. */
+struct ProductCall {
+  int finish; /* spg_finish */
+  float *out;
+  size_t outStride;
+  /* out = finish(factor * product + bias); [outputs], or null. */
+  const float *bias;
+  float factor;
+};
+
+/* Pairs [firstPair, endPair) for row panels [firstPanel, endPanel). */
+struct ProductRange {
+  int firstPair, endPair, firstPanel, endPanel;
+};
+
+/* The kernels of one set of instructions. Tasks may run in any order and on any thread. */
+struct ProductTable {
+  size_t (*panelBytes)(const MatrixView &matrix, int parts);
+  void (*packRows)(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed, int panel);
+  void (*multiply)(const MatrixView &matrix, const PackedRows &rows, const ProductCall &call,
+                   const ProductRange &range);
+};
+
+const ProductTable *amx_products();
+const ProductTable *avx512vnni_products();
+const ProductTable *avx512_products();
+const ProductTable *avxvnni_products();
+const ProductTable *avx2_products();
+const ProductTable *reference_products();
+
+}
+
+#endif

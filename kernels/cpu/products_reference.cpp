@@ -1,0 +1,143 @@
+/* The plain twin of the products, for tests and for machines without vector instructions that are written for. */
+#include <math.h>
+#include <string.h>
+
+#include "products.h"
+
+namespace spg {
+namespace {
+
+float bfloat16_at(const unsigned char *p) {
+  uint16_t half;
+  memcpy(&half, p, sizeof half);
+  const uint32_t bits = static_cast<uint32_t>(half) << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* Where the weight of an input begins; its parts lie two tiles apart. */
+const unsigned char *weight_at(const MatrixView &matrix, int output, int input) {
+  const int inputs = tile_inputs(matrix), together = matrix.form == SPG_B16 ? 2 : 4;
+  const size_t tile = static_cast<size_t>(input / inputs) * matrix.parts * 2 + output / kPanelOutputs % 2;
+  const int at = (input % inputs / together * kPanelOutputs + output % kPanelOutputs) * 4 +
+                 input % together * (4 / together);
+  return matrix.data + output / kPairOutputs * pair_bytes(matrix) + tile * kTileBytes + at;
+}
+
+size_t panel_bytes(const MatrixView &matrix, int) {
+  return static_cast<size_t>(kPanelRows) * matrix.tiles * tile_inputs(matrix) * (matrix.form == SPG_B16 ? 4 : 1);
+}
+
+size_t row_floats(const MatrixView &matrix) {
+  return static_cast<size_t>(matrix.tiles) * tile_inputs(matrix);
+}
+
+float normalised(const MatrixView &matrix, const PlainRows &plain, int row, int input, float factor) {
+  if (input >= matrix.inputs) return 0;
+  const float x = plain.data[row * plain.stride + input];
+  return plain.norm ? x * factor * plain.norm[input] : x;
+}
+
+/* Rounds one group of a row; answers its scale. */
+float quantize(const MatrixView &matrix, const PlainRows &plain, int row, int group, float factor, int8_t *out) {
+  const int first = group_start(matrix, group) * 64, end = group_start(matrix, group + 1) * 64;
+  float amax = 0;
+  bool isFinite = true;
+  for (int i = first; i < end; i++) {
+    const float x = normalised(matrix, plain, row, i, factor);
+    isFinite = isFinite && isfinite(x);
+    amax = fabsf(x) > amax ? fabsf(x) : amax;
+  }
+  const float inverse = isFinite && amax >= kLeastAmax ? 127.0f / amax : 0.0f;
+  for (int i = first; i < end; i++) {
+    const float x = isFinite ? nearbyintf(normalised(matrix, plain, row, i, factor) * inverse) : 0.0f;
+    out[i] = static_cast<int8_t>(x > 127 ? 127 : x < -127 ? -127 : x);
+  }
+  return !isFinite ? NAN : inverse == 0.0f ? 0.0f : amax / 127.0f;
+}
+
+void pack_rows(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed, int panel) {
+  for (int row = panel * kPanelRows; row < (panel + 1) * kPanelRows && row < packed.rows; row++) {
+    float factor = 1;
+    if (plain.norm) {
+      double squares = 0;
+      for (int i = 0; i < matrix.inputs; i++) {
+        const double x = plain.data[row * plain.stride + i];
+        squares += x * x;
+      }
+      factor = static_cast<float>(1 / sqrt(squares / matrix.inputs + plain.normEps));
+    }
+    const size_t start = row * row_floats(matrix);
+    if (matrix.form == SPG_B16) {
+      float *out = reinterpret_cast<float *>(packed.data) + start;
+      for (int i = 0; i < matrix.tiles * 32; i++) out[i] = normalised(matrix, plain, row, i, factor);
+      continue;
+    }
+    for (int group = 0; group < matrix.groups; group++) {
+      packed.scales[static_cast<size_t>(row) * matrix.groups + group] =
+          quantize(matrix, plain, row, group, factor, reinterpret_cast<int8_t *>(packed.data) + start);
+    }
+  }
+}
+
+float float_sum(const MatrixView &matrix, const float *row, int output) {
+  float sum = 0;
+  for (int input = 0; input < matrix.inputs; input++) {
+    const unsigned char *at = weight_at(matrix, output, input);
+    float weight = bfloat16_at(at);
+    for (int part = 1; part < matrix.parts; part++) weight += bfloat16_at(at + part * 2 * kTileBytes);
+    sum = fmaf(row[input], weight, sum);
+  }
+  return sum;
+}
+
+float whole_sum(const MatrixView &matrix, const int8_t *row, const float *rowScales, int output) {
+  float sum = 0;
+  for (int group = 0; group < matrix.groups; group++) {
+    int32_t whole = 0;
+    for (int input = group_start(matrix, group) * 64; input < group_start(matrix, group + 1) * 64; input++) {
+      whole += row[input] * static_cast<int8_t>(*weight_at(matrix, output, input));
+    }
+    const size_t at = (static_cast<size_t>(output / kPairOutputs) * matrix.groups + group) * kPairOutputs;
+    const float scale = rowScales[group] * matrix.scales[at + output % kPairOutputs];
+    sum = fmaf(static_cast<float>(whole), scale, sum);
+  }
+  return sum;
+}
+
+float product(const MatrixView &matrix, const PackedRows &rows, int row, int output) {
+  const size_t start = row * row_floats(matrix);
+  if (matrix.form == SPG_B16) return float_sum(matrix, reinterpret_cast<const float *>(rows.data) + start, output);
+  const float *scales = rows.scales + static_cast<size_t>(row) * matrix.groups;
+  return whole_sum(matrix, reinterpret_cast<const int8_t *>(rows.data) + start, scales, output);
+}
+
+void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCall &call, const ProductRange &range) {
+  const int endRow = range.endPanel * kPanelRows < rows.rows ? range.endPanel * kPanelRows : rows.rows;
+  for (int row = range.firstPanel * kPanelRows; row < endRow; row++) {
+    float *out = call.out + row * call.outStride;
+    for (int output = range.firstPair * kPairOutputs; output < range.endPair * kPairOutputs; output++) {
+      if (output >= matrix.outputs) break;
+      if (call.finish == SPG_GATE) {
+        if (output % kPairOutputs >= kPanelOutputs) continue;
+        const double gate = product(matrix, rows, row, output), up = product(matrix, rows, row, output + kPanelOutputs);
+        const int at = output / kPairOutputs * kPanelOutputs + output % kPanelOutputs;
+        if (at < matrix.outputs / 2) out[at] = static_cast<float>(gate / (1 + exp(-gate)) * up);
+        continue;
+      }
+      const float scaled = product(matrix, rows, row, output) * call.factor;
+      const float value = call.bias ? scaled + call.bias[output] : scaled;
+      out[output] = call.finish == SPG_ADD ? out[output] + value : value;
+    }
+  }
+}
+
+}
+
+const ProductTable *reference_products() {
+  static const ProductTable table = {panel_bytes, pack_rows, multiply};
+  return &table;
+}
+
+}

@@ -1,0 +1,199 @@
+/* Around a product: rows are normalised and packed before it, and what it sums up goes where it is wanted. */
+#ifndef SPANGATE_KERNELS_PRODUCTS_ROWS_H
+#define SPANGATE_KERNELS_PRODUCTS_ROWS_H
+
+#include <string.h>
+
+#include "products.h"
+#include "vector.h"
+
+namespace {
+
+using spg::MatrixView;
+using spg::PackedRows;
+using spg::PlainRows;
+using spg::ProductCall;
+using spg::ProductRange;
+
+/* Numbers of an int8 row are stored with 128 added where the instructions multiply unsigned numbers by signed ones. */
+#if !defined(__AMX_TILE__) && (defined(__AVX512VNNI__) || defined(__AVXVNNI__))
+constexpr bool kAdds128 = true;
+#else
+constexpr bool kAdds128 = false;
+#endif
+
+#if defined(__AVX512F__)
+inline Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+/* b where the sign bit of x is set, else a. */
+inline Vec where_negative(Vec x, Vec b, Vec a) {
+  return _mm512_mask_mov_ps(a, _mm512_movepi32_mask(_mm512_castps_si512(x)), b);
+}
+#else
+inline Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+inline Vec where_negative(Vec x, Vec b, Vec a) { return _mm256_blendv_ps(a, b, x); }
+#endif
+
+/* x / (1 + e^-x), by e^-|x|, which does not overflow. */
+inline Vec silu(Vec x) {
+  const Vec negative = where_negative(x, x, sub(zero(), x));
+  const Vec e = exp2_nonpositive(mul(negative, broadcast(1.44269504088896340736f)));
+  const Vec one = broadcast(1.0f);
+  return mul(x, divide(where_negative(x, e, one), add(one, e)));
+}
+
+/* 1 / the root of the mean of the squares of `count` numbers and eps. */
+inline float norm_factor(const float *x, int count, float eps) {
+  Vec squares[4] = {zero(), zero(), zero(), zero()};
+  int i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    for (int j = 0; j < 4; j++) squares[j] = fma(load(x + i + j * kLanes), load(x + i + j * kLanes), squares[j]);
+  }
+  float sum = reduce<false>(add(add(squares[0], squares[1]), add(squares[2], squares[3])));
+  for (; i < count; i++) sum = __builtin_fmaf(x[i], x[i], sum);
+  return 1.0f / __builtin_sqrtf(sum / static_cast<float>(count) + eps);
+}
+
+/* Numbers [from, from + count) of a row times factor and norm; zeros behind the row's end. count: whole vectors. */
+inline void take_inputs(const PlainRows &plain, int row, int inputs, float factor, int from, int count,
+                        float *out) {
+  const float *x = plain.data + static_cast<size_t>(row) * plain.stride;
+  const int end = from + count < inputs ? from + count : inputs;
+  int i = from;
+  for (; i + kLanes <= end; i += kLanes, out += kLanes) {
+    store(out, plain.norm ? mul(mul(load(x + i), broadcast(factor)), load(plain.norm + i)) : load(x + i));
+  }
+  for (; i < end; i++) *out++ = plain.norm ? x[i] * factor * plain.norm[i] : x[i];
+  for (; i < from + count; i++) *out++ = 0;
+}
+
+#if defined(__AVX512BF16__)
+/* The first bfloat16 number of each of 32, then those of what is left; values: 32 floats, which are changed. */
+inline void split(float *values, int parts, size_t partBytes, unsigned char *out) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  for (int part = 0; part < parts; part++, out += partBytes) {
+    const __m512 low = _mm512_loadu_ps(values), high = _mm512_loadu_ps(values + 16);
+    __m512i both;
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(high, low);
+    memcpy(&both, &rounded, sizeof both);
+    _mm512_storeu_si512(out, both);
+    if (part + 1 == parts) return;
+    const __m512i first = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(both)), 16);
+    const __m512i second = _mm512_and_si512(
+        upper, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1)), 16));
+    _mm512_storeu_ps(values, _mm512_sub_ps(low, _mm512_castsi512_ps(first)));
+    _mm512_storeu_ps(values + 16, _mm512_sub_ps(high, _mm512_castsi512_ps(second)));
+  }
+}
+#endif
+
+/* Rounds `count` numbers of a group to int8; answers their scale, NaN if one of them is not finite. */
+inline float quantize(const float *values, int count, unsigned char *const *tiles) {
+  int32_t bits = 0;
+  for (int i = 0; i < count; i += 2 * kLanes) {
+    const int32_t found = greatest_bits(load(values + i), load(values + i + kLanes));
+    bits = found > bits ? found : bits;
+  }
+  float amax;
+  memcpy(&amax, &bits, sizeof amax);
+  const bool isFinite = bits < 0x7f800000;
+  const float inverse = isFinite && amax >= spg::kLeastAmax ? 127.0f / amax : 0.0f;
+  const Vec factor = broadcast(inverse);
+  for (int i = 0; i < count; i += kLanes) {
+    unsigned char *out = tiles[i / 64] + i % 64;
+    store(reinterpret_cast<Mx8 *>(out), mul(load(values + i), factor));
+    if (kAdds128) {
+      for (int j = 0; j < kLanes; j++) out[j] ^= 0x80;
+    }
+  }
+  return isFinite ? (inverse == 0.0f ? 0.0f : amax / 127.0f) : NAN;
+}
+
+inline void pack_int8_row(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed,
+                          int row, float factor) {
+  const int panel = row / spg::kPanelRows, at = row % spg::kPanelRows;
+  float values[64 * spg::kGroupTiles];
+  unsigned char *tiles[spg::kGroupTiles];
+  for (int group = 0; group < matrix.groups; group++) {
+    const int first = spg::group_start(matrix, group), count = spg::group_start(matrix, group + 1) - first;
+    take_inputs(plain, row, matrix.inputs, factor, first * 64, count * 64, values);
+    for (int i = 0; i < count; i++) {
+      tiles[i] = packed.data + panel * packed.panelBytes + static_cast<size_t>(first + i) * spg::kTileBytes + at * 64;
+    }
+    packed.scales[(static_cast<size_t>(panel) * matrix.groups + group) * spg::kPanelRows + at] =
+        quantize(values, count * 64, tiles);
+  }
+}
+
+inline void pack_b16_row(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed,
+                         int row, float factor) {
+  unsigned char *panel = packed.data + row / spg::kPanelRows * packed.panelBytes;
+  const int at = row % spg::kPanelRows;
+#if defined(__AMX_TILE__)
+  float values[32];
+  const size_t tileBytes = static_cast<size_t>(packed.parts) * spg::kTileBytes;
+  for (int tile = 0; tile < matrix.tiles; tile++) {
+    take_inputs(plain, row, matrix.inputs, factor, tile * 32, 32, values);
+    split(values, packed.parts, spg::kTileBytes, panel + tile * tileBytes + at * 64);
+  }
+#else
+  float *out = reinterpret_cast<float *>(panel) + static_cast<size_t>(at) * matrix.tiles * 32;
+  take_inputs(plain, row, matrix.inputs, factor, 0, matrix.tiles * 32, out);
+#endif
+}
+
+/* Packs the rows of one panel. */
+inline void pack_rows(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed,
+                      int panel) {
+  const int first = panel * spg::kPanelRows;
+  const int end = first + spg::kPanelRows < packed.rows ? first + spg::kPanelRows : packed.rows;
+  for (int row = first; row < end; row++) {
+    const float *x = plain.data + static_cast<size_t>(row) * plain.stride;
+    const float factor = plain.norm ? norm_factor(x, matrix.inputs, plain.normEps) : 1.0f;
+    if (matrix.form == SPG_B16) {
+      pack_b16_row(matrix, plain, packed, row, factor);
+    } else {
+      pack_int8_row(matrix, plain, packed, row, factor);
+    }
+  }
+}
+
+/* factor * sum + bias of outputs [at, at + kLanes). */
+inline Vec scaled(const ProductCall &call, const float *sums, int at) {
+  const Vec product = mul(load(sums), broadcast(call.factor));
+  return call.bias ? add(product, load(call.bias + at)) : product;
+}
+
+inline float scaled_one(const ProductCall &call, float sum, int at) {
+  return call.bias ? sum * call.factor + call.bias[at] : sum * call.factor;
+}
+
+/* Takes the sums of a pair, [rows][32], to where they belong. */
+inline void finish_rows(const MatrixView &matrix, const ProductCall &call, int pair, int firstRow, int rows,
+                        const float *sums) {
+  const bool gates = call.finish == SPG_GATE, adds = call.finish == SPG_ADD;
+  const int width = gates ? spg::kPanelOutputs : spg::kPairOutputs;
+  const int outputs = gates ? matrix.outputs / 2 : matrix.outputs, first = pair * width;
+  const int count = outputs - first < width ? outputs - first : width;
+  for (int r = 0; r < rows; r++, sums += spg::kPairOutputs) {
+    float *out = call.out + static_cast<size_t>(firstRow + r) * call.outStride + first;
+    float gated[spg::kPanelOutputs];
+    if (gates) {
+      for (int i = 0; i < width; i += kLanes) store(gated + i, mul(silu(load(sums + i)), load(sums + width + i)));
+      memcpy(out, gated, count * sizeof(float));
+      continue;
+    }
+    int i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      const Vec value = scaled(call, sums + i, first + i);
+      store(out + i, adds ? add(load(out + i), value) : value);
+    }
+    for (; i < count; i++) {
+      const float value = scaled_one(call, sums[i], first + i);
+      out[i] = adds ? out[i] + value : value;
+    }
+  }
+}
+
+}
+
+#endif

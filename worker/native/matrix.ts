@@ -1,0 +1,125 @@
+/** Matrices of weights that are packed for the products of a context, and those products. kernels/abi.h has the calls. */
+import type { Pointer } from "bun:ffi";
+import { assertInteger, assertLength, type KernelLibrary, openHandle } from "./library.ts";
+
+const formCodes = { b16: 0, int8: 1 } as const;
+const finishCodes = { store: 0, add: 1, gate: 2 } as const;
+const typeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
+
+/** Weights as they stand in a file, row after row. */
+export interface StoredWeights {
+  readonly data: Float32Array | Uint16Array;
+  readonly type: keyof typeof typeCodes;
+}
+
+export interface MatrixOptions {
+  readonly outputs: number;
+  readonly inputs: number;
+  /** b16: bfloat16 numbers, `parts` of which add up to a weight. int8: numbers of 8 bits with scales. */
+  readonly form: keyof typeof formCodes;
+  /** b16: 1 holds bfloat16 exactly, 2 float16, 3 float32. Default 1. */
+  readonly parts?: 1 | 2 | 3;
+}
+
+/** Where rows of weights go. */
+export interface RowsPlace {
+  readonly rowCount: number;
+  readonly firstOutput: number;
+  /** 16 rows at a time, with room for as many between: gates in one half, ups in the other. */
+  readonly everyOtherPanel?: boolean;
+}
+
+export interface ProductOptions {
+  /** Floats between two rows of x, and of out; default: as many as a row has. */
+  readonly xStride?: number;
+  readonly outStride?: number;
+  /** Weights of an RMSNorm that x passes first, and its epsilon. */
+  readonly norm?: { readonly weights: Float32Array; readonly epsilon: number };
+  /** store: out = factor x W^T + bias; add: added to out; gate: silu(gate) * up, half as many outputs. Default store. */
+  readonly finish?: keyof typeof finishCodes;
+  readonly factor?: number;
+  readonly bias?: Float32Array;
+  /** On AMX, in b16: how many bfloat16 numbers make up a number of x. 3: exactly; 2: 16 bits; 1: 8 bits. Default 2. */
+  readonly parts?: 1 | 2 | 3;
+}
+
+export class Matrix {
+  readonly options: MatrixOptions;
+  readonly #library: KernelLibrary;
+  readonly #onClose: () => void;
+  #handle: Pointer | undefined;
+
+  /** @param onClose tells the context that the matrix is gone */
+  constructor(library: KernelLibrary, context: Pointer, options: MatrixOptions, onClose: () => void) {
+    const { outputs, inputs, form, parts = 1 } = options;
+    assertInteger("outputs", outputs, 1, 2 ** 24);
+    assertInteger("inputs", inputs, 1, 2 ** 20);
+    this.options = options;
+    this.#library = library;
+    this.#onClose = onClose;
+    const call = library.symbols.spg_matrix_open;
+    this.#handle = openHandle((out) =>
+      library.check("openMatrix", call(context, formCodes[form], parts, outputs, inputs, out)),
+    );
+  }
+
+  /** Packs rows [rowCount, inputs] of a tensor. @throws KernelError when they do not fit in */
+  fill({ data, type }: StoredWeights, { rowCount, firstOutput, everyOtherPanel = false }: RowsPlace): void {
+    assertInteger("rowCount", rowCount, 1, 2 ** 24);
+    assertInteger("firstOutput", firstOutput, 0, 2 ** 24);
+    if (data instanceof Float32Array !== (type === "float32")) {
+      throw new TypeError(`data of ${type} weights has the wrong array type`);
+    }
+    assertLength("data", data, rowCount * this.options.inputs);
+    const call = this.#library.symbols.spg_matrix_fill;
+    const status = call(this.#open(), data, typeCodes[type], rowCount, firstOutput, everyOtherPanel ? 1 : 0);
+    this.#library.check("fill", status);
+  }
+
+  /** Multiplies the first `rowCount` rows of x; a row's bits depend on that row alone. `out` must not overlap x. */
+  multiply(x: Float32Array, rowCount: number, out: Float32Array, options: ProductOptions = {}): void {
+    const { outputs, inputs } = this.options;
+    const { finish = "store", norm, factor = 1, bias, parts = 2 } = options;
+    const width = finish === "gate" ? outputs / 2 : outputs;
+    const { xStride = inputs, outStride = width } = options;
+    assertInteger("rowCount", rowCount, 1, 2 ** 20);
+    assertInteger("xStride", xStride, inputs, 2 ** 30);
+    assertInteger("outStride", outStride, Math.ceil(width), 2 ** 30);
+    assertLength("x", x, (rowCount - 1) * xStride + inputs);
+    assertLength("out", out, (rowCount - 1) * outStride + width);
+    if (norm !== undefined) assertLength("norm", norm.weights, inputs);
+    if (bias !== undefined) assertLength("bias", bias, outputs);
+    const status = this.#library.symbols.spg_multiply(
+      this.#open(),
+      x,
+      rowCount,
+      xStride,
+      norm?.weights ?? null,
+      norm?.epsilon ?? 0,
+      parts,
+      finishCodes[finish],
+      factor,
+      bias ?? null,
+      out,
+      outStride,
+    );
+    if (status !== 0) this.#library.check("multiply", status);
+  }
+
+  /** Bytes of the packed weights. */
+  get bytes(): number {
+    return Number(this.#library.symbols.spg_matrix_bytes(this.#open()));
+  }
+
+  close(): void {
+    if (this.#handle === undefined) return;
+    this.#library.symbols.spg_matrix_close(this.#handle);
+    this.#handle = undefined;
+    this.#onClose();
+  }
+
+  #open(): Pointer {
+    if (this.#handle === undefined) throw new Error("the matrix is closed");
+    return this.#handle;
+  }
+}
