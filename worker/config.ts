@@ -16,6 +16,7 @@ const schema = z.object({
     .regex(/^(?:cpu|cuda:\d{1,2})$/, 'must be "cpu" or "cuda:N"')
     .default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
+  SPANGATE_DENSE: z.enum(["onnx", "native"], { error: 'must be "onnx" or "native"' }).default("onnx"),
   SPANGATE_KV_TYPE: z.enum(["float32", "float16"], { error: 'must be "float32" or "float16"' }).optional(),
   SPANGATE_KV_CODEC: z.enum(["raw", "mx8"], { error: 'must be "raw" or "mx8"' }).default("raw"),
   SPANGATE_KV_POSITIONS: z
@@ -33,7 +34,7 @@ const schema = z.object({
   SPANGATE_MAX_RUNNING: int(1, 1_024, 64),
   SPANGATE_MAX_WAITING: int(0, 100_000, 1_024),
   SPANGATE_ISA: z
-    .enum(["avx512", "avx2", "reference"], { error: 'must be "avx512", "avx2" or "reference"' })
+    .enum(["amx", "avx512", "avx2", "reference"], { error: 'must be "amx", "avx512", "avx2" or "reference"' })
     .optional(),
   SPANGATE_DEBUG: z.enum(["0", "1"], { error: 'must be "0" or "1"' }).default("0"),
 });
@@ -53,6 +54,8 @@ export interface WorkerConfig {
   readonly modelFolder: string;
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
+  /** What multiplies on the CPU: onnxruntime, or products of our own. */
+  readonly dense: "onnx" | "native";
   /** mx8: float16 rounded further, to 8 bits and a power of two for each 32 (kernels/abi.h). */
   readonly kvType: "float32" | "float16" | "mx8";
   /** Whether q is rotated to where a span stands, or K moved there (relocation/relocation.ts). */
@@ -67,7 +70,7 @@ export interface WorkerConfig {
   readonly prefillTokensBesideDecodes: number;
   readonly maxRunningRequests: number;
   readonly maxWaitingRequests: number;
-  readonly isa: "avx512" | "avx2" | "reference" | undefined;
+  readonly isa: "amx" | "avx512" | "avx2" | "reference" | undefined;
   /** Whether the engine derives its bookkeeping anew after each step and compares (engine/invariants.ts). */
   readonly checksInvariants: boolean;
 }
@@ -159,6 +162,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     modelFolder: values.SPANGATE_MODEL,
     modelName: values.SPANGATE_MODEL_NAME,
     weightMode: values.SPANGATE_WEIGHTS,
+    dense: values.SPANGATE_DENSE,
     kvType: isMx8 ? "mx8" : (values.SPANGATE_KV_TYPE ?? "float16"),
     kvPositions: values.SPANGATE_KV_POSITIONS,
     kvBytes: values.SPANGATE_KV_BYTES,

@@ -300,10 +300,15 @@ export const workerSettings = {
     byDefault: "1024",
     meaning: "requests that wait at a worker; more are refused with 503",
   },
+  SPANGATE_DENSE: {
+    value: "NAME",
+    byDefault: "`onnx`",
+    meaning: "or `native`: what multiplies weights on the CPU, onnxruntime or products of our own (AMX, AVX-512, AVX2)",
+  },
   SPANGATE_ISA: {
     value: "NAME",
     byDefault: "the best there is",
-    meaning: "`avx512`, `avx2` or `reference`: instruction set of the kernels",
+    meaning: "`amx`, `avx512`, `avx2` or `reference`: instruction set of the kernels",
   },
   SPANGATE_DEBUG: {
     value: "0|1",

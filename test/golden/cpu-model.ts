@@ -1,10 +1,16 @@
 /** A golden folder on the CPU backend. */
-import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { GoldenModel } from "./golden-model.ts";
 
-export async function openOnCpu(folder: string, weightMode: "float32" | "int8"): Promise<GoldenModel> {
-  const options = { weightMode, kvType: "float32", kvBytes: 64 << 20, blockTokens: 16, threadCount: 2 } as const;
+/** @param products what multiplies, where it is not the default */
+export async function openOnCpu(
+  folder: string,
+  weightMode: "float32" | "int8",
+  products: Pick<CpuBackendOptions, "dense" | "isa"> = {},
+): Promise<GoldenModel> {
+  const fixed = { weightMode, kvType: "float32", kvBytes: 64 << 20, blockTokens: 16, threadCount: 2 } as const;
+  const options = { ...fixed, ...products };
   const model = loadModel(folder, numericMode(options));
   const backend = await CpuBackend.open(model, { ...options, maxRows: 512, maxLogitRows: 64 });
   return new GoldenModel(backend, model.digest);

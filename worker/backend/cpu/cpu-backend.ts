@@ -1,6 +1,6 @@
 /**
- * The CPU backend: dense algebra by onnxruntime, everything about KV by our C++ kernels over one paged pool.
- * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
+ * The CPU backend: dense algebra by onnxruntime or our own products (dense.ts), everything about KV by our C++ kernels
+ * over one paged pool. A step goes from the embedding to layer 0's attention, then from each attention to the next.
  */
 import { totalmem } from "node:os";
 import type { Batch, TokenCopies } from "../../contract/batch.ts";
@@ -21,13 +21,16 @@ import {
 } from "../../native/cpu-kernels.ts";
 import type { Backend, BackendShape } from "../backend.ts";
 import { CpuBlockMover } from "./block-mover.ts";
-import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
-import { DenseSession, rowsTensor } from "./dense-session.ts";
+import type { Dense, DenseMode, WeightMode } from "./dense.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
-import { StepBuffers, type StepTensors } from "./step-buffers.ts";
+import { NativeDense } from "./native-dense.ts";
+import { OnnxDense } from "./onnx-dense.ts";
+import { StepBuffers } from "./step-buffers.ts";
 
 export interface CpuBackendOptions {
   readonly weightMode: WeightMode;
+  /** What multiplies; default: onnxruntime. */
+  readonly dense?: DenseMode;
   readonly kvType: KvType;
   /** The most bytes of the pool; the system provides a page when a block is first written. */
   readonly kvBytes: number;
@@ -40,9 +43,12 @@ export interface CpuBackendOptions {
 }
 
 /** Names the arithmetic: KV that another numeric mode computed belongs to another model (see model/digest.ts). */
-export function numericMode(options: Pick<CpuBackendOptions, "weightMode" | "kvType">): string {
-  return options.kvType === "float32" ? options.weightMode : `${options.weightMode}/kv-${options.kvType}`;
+export function numericMode({ weightMode, dense, kvType }: Arithmetic): string {
+  const products = dense === "native" ? `${weightMode}/native` : weightMode;
+  return kvType === "float32" ? products : `${products}/kv-${kvType}`;
 }
+
+type Arithmetic = Pick<CpuBackendOptions, "weightMode" | "dense" | "kvType">;
 
 export class CpuBackend implements Backend {
   readonly name = "cpu";
@@ -51,7 +57,7 @@ export class CpuBackend implements Backend {
   readonly #config: ModelConfig;
   readonly #kernels: CpuKernels;
   readonly #pool: KvPool;
-  readonly #sessions: readonly DenseSession[];
+  readonly #dense: Dense;
   readonly #headNorms: readonly (HeadNorms | undefined)[];
   readonly #embedding: EmbeddingTable;
   readonly #buffers: StepBuffers;
@@ -62,12 +68,12 @@ export class CpuBackend implements Backend {
     this.#config = model.config;
     this.#kernels = parts.kernels;
     this.#pool = pool;
-    this.mover = new CpuBlockMover(pool, parts.kernels.isa);
-    this.#sessions = parts.sessions;
+    this.mover = new CpuBlockMover(pool, arithmeticOf(parts.kernels.isa, options.dense));
+    this.#dense = parts.dense;
     this.#maxRows = options.maxRows;
     this.#headNorms = readHeadNorms(model);
     this.#embedding = readEmbedding(model);
-    this.#buffers = new StepBuffers(model.config, pool, options);
+    this.#buffers = parts.buffers;
     this.shape = {
       vocabSize: model.config.vocabSize,
       contextTokens: model.config.contextTokens,
@@ -98,14 +104,13 @@ export class CpuBackend implements Backend {
       maxPositions: config.contextTokens,
       normEpsilon: config.rmsNormEps,
     });
-    const graphs = new DenseGraphs(config, model.weights, options.weightMode);
-    const sessions: DenseSession[] = [];
-    for (let index = 0; index <= config.layerCount; index++) {
-      sessions.push(await DenseSession.create(graphs.build(index), options.threadCount));
-    }
-    // From here on the bytes of the graphs, about as large as the model, are garbage.
+    const { weightMode, threadCount, maxRows } = options;
+    const buffers = new StepBuffers(config, pool, options);
+    const parts = { config, weights: model.weights, weightMode, buffers, kernels, threadCount, maxRows };
+    const dense = await (options.dense === "native" ? NativeDense.open(parts) : OnnxDense.open(parts));
+    // From here on the weights as they were read, about as large as the model, are garbage.
     Bun.gc(true);
-    const backend = new CpuBackend({ model, options, kernels, pool, sessions, blockCount });
+    const backend = new CpuBackend({ model, options, kernels, pool, dense, buffers, blockCount });
     await backend.#warmUp();
     return backend;
   }
@@ -137,10 +142,10 @@ export class CpuBackend implements Backend {
 
   async forward(batch: Batch): Promise<Float32Array> {
     const { layerCount } = this.#config;
-    const tensors = await this.#begin(batch);
+    await this.#begin(batch);
     for (let layer = 0; layer < layerCount - 1; layer++) {
       this.#pool.attention(layer, this.#buffers.qkv, this.#buffers.attention, this.#headNorms[layer]);
-      await this.#runGraph(layer + 1, tensors);
+      await this.#dense.run(layer + 1, batch.tokenIds.length);
     }
     return this.#finish(batch);
   }
@@ -153,32 +158,29 @@ export class CpuBackend implements Backend {
     const { qkv, attention, deviations } = this.#buffers;
     const out = deviations.subarray(0, batch.tokenIds.length);
     if (this.#config.layerCount === 1) return out.fill(0);
-    const tensors = await this.#begin(batch);
+    await this.#begin(batch);
     this.#pool.attention(0, qkv, attention, this.#headNorms[0]);
-    await this.#runGraph(1, tensors);
+    await this.#dense.run(1, batch.tokenIds.length);
     this.#pool.deviations(1, qkv, out, this.#headNorms[1]?.k);
     return out;
   }
 
   /** Plans the step and leaves layer 0's q, k and v in `qkv`. */
-  async #begin(batch: Batch): Promise<StepTensors> {
+  async #begin(batch: Batch): Promise<void> {
     const rows = batch.tokenIds.length;
     if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
-    const tensors = this.#buffers.tensors(rows);
     const [residual] = this.#buffers.residual;
     this.#kernels.embedRows(this.#embedding, batch.tokenIds, residual);
     scale(residual.subarray(0, rows * this.#config.hiddenSize), this.#config.embeddingMultiplier);
     this.#pool.beginStep(batch);
-    await this.#runGraph(0, tensors);
-    return tensors;
+    await this.#dense.run(0, rows);
   }
 
   /** Runs the last layer: K and V of all rows, everything else for the rows whose logits are wanted. */
   async #finish(batch: Batch): Promise<Float32Array> {
-    const { layerCount, vocabSize, hiddenSize } = this.#config;
+    const { layerCount, vocabSize } = this.#config;
     const { qkv, attention, logits } = this.#buffers;
     const layer = layerCount - 1;
-    const residual = this.#buffers.residual[layer % 2];
     const norms = this.#headNorms[layer];
     const wanted = batch.logitRows.length;
     if (wanted * vocabSize > logits.length)
@@ -189,39 +191,18 @@ export class CpuBackend implements Backend {
       this.#pool.writeKv(layer, qkv, norms?.k);
       if (wanted === 0) return logits.subarray(0, 0);
       gatherRows(qkv, batch.logitRows, this.#pool.qkvWidth, qkv);
-      gatherRows(residual, batch.logitRows, hiddenSize, residual);
+      this.#dense.keepRows(batch.logitRows);
       this.#pool.beginStep(reduceToLogitRows(batch));
       this.#pool.attend(layer, qkv, attention, norms?.q);
     }
-    await this.#runHead(wanted, this.#buffers.tensors(wanted));
+    await this.#dense.head(wanted);
     return logits.subarray(0, wanted * vocabSize);
   }
 
-  /**
-   * Runs the ONNX graphs of a decode step of `rows` rows, without attention: the lower bound that `bench decode`
-   * quotes.
-   */
+  /** Runs a decode step of `rows` rows without attention: the lower bound that `bench decode` quotes. */
   async runDenseOnly(rows: number): Promise<void> {
-    const tensors = this.#buffers.tensors(rows);
-    for (let index = 0; index < this.#config.layerCount; index++) await this.#runGraph(index, tensors);
-    await this.#runHead(rows, tensors);
-  }
-
-  /**
-   * Runs graph `index` (below layerCount); leaves layer `index`'s q, k and v in `qkv`, the residual in `residual[index
-   * % 2]`.
-   */
-  async #runGraph(index: number, { residual, qkv, attention }: StepTensors): Promise<void> {
-    const session = this.#sessions[index];
-    if (index === 0) return session.run({ residual: residual[0] }, { qkv });
-    await session.run({ attention, residual: residual[(index - 1) % 2] }, { residual_out: residual[index % 2], qkv });
-  }
-
-  /** Runs the last graph; answers the logits of the first `rows` rows. */
-  async #runHead(rows: number, { residual, attention }: StepTensors): Promise<void> {
-    const { layerCount, vocabSize } = this.#config;
-    const logits = rowsTensor(this.#buffers.logits, rows, vocabSize);
-    await this.#sessions[layerCount].run({ attention, residual: residual[(layerCount - 1) % 2] }, { logits });
+    for (let index = 0; index < this.#config.layerCount; index++) await this.#dense.run(index, rows);
+    await this.#dense.head(rows);
   }
 
   /** Bytes of the pool that are in memory now. */
@@ -230,8 +211,8 @@ export class CpuBackend implements Backend {
   }
 
   async dispose(): Promise<void> {
+    await this.#dense.dispose();
     this.#kernels.close();
-    for (const session of this.#sessions) await session.dispose();
   }
 }
 
@@ -240,8 +221,14 @@ interface Parts {
   readonly options: CpuBackendOptions;
   readonly kernels: CpuKernels;
   readonly pool: KvPool;
-  readonly sessions: readonly DenseSession[];
+  readonly dense: Dense;
+  readonly buffers: StepBuffers;
   readonly blockCount: number;
+}
+
+/** What decides the last bits of KV: AMX does in our own products alone; attention is as with AVX-512. */
+function arithmeticOf(isa: string, dense: DenseMode | undefined): string {
+  return isa === "amx" && dense !== "native" ? "avx512" : isa;
 }
 
 /**

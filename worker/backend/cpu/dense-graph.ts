@@ -11,10 +11,9 @@
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { Weights } from "../../model/weights.ts";
+import type { WeightMode } from "./dense.ts";
 import { OnnxGraph } from "./onnx-writer.ts";
 import { blockSizeFor, quantizeRows } from "./quantize.ts";
-
-export type WeightMode = "float32" | "int8";
 
 interface LinearOptions {
   readonly output?: string;
