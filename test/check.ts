@@ -83,8 +83,8 @@ async function main(): Promise<number> {
   try {
     const outcomes = await runJobs(longestFirst(selected, measured), {
       root: repositoryRoot,
-      // A test that waits leaves its core to the one more; the long forms measure times, and have a core each.
-      processCount: availableParallelism() + (values.all ? 0 : 1),
+      // Tests that wait leave their cores to the two more; the long forms measure times, and have a core each.
+      processCount: availableParallelism() + (values.all ? 0 : 2),
       scratch,
       env: { ...environment(), ...(values.all ? { [longVariable]: "1" } : {}) },
       onOutcome: showOutcome,

@@ -85,7 +85,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const tiers = (option("tiers") ?? "disk,s3").split(",").map(tierOf);
   const rounds = Number(option("rounds") ?? defaultRounds);
   const kv = option("kv");
-  const { kvBytes } = await poolOf(poolTokens, kvSettings(kv));
+  const { kvBytes } = await poolOf(poolTokens, { env: kvSettings(kv) });
   using settings = openTiers(tiers, kvBytes);
   await using server = await startTestServer({ env: { ...settings.env, ...kvSettings(kv) } });
   const cells = await measure(server, tiers, rounds, say);

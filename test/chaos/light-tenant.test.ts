@@ -9,7 +9,8 @@ test(
   async () => {
     const [heavyAtOnce, documents] = [effort(24, 250), effort(16, 40)];
     const plan = { requests, requestMs: 100, times: 6, heavyAtOnce, documents, say: () => undefined };
-    const { alone, beside, heavy } = await lightBesideHeavy(plan);
+    const server = { model: "one-layer" } as const;
+    const { alone, beside, heavy } = await lightBesideHeavy({ ...plan, server });
     expect(beside.length).toBe(requests);
     expect(heavy.get(200)).toBeGreaterThan(10);
     expect(hitRate(alone)).toBeGreaterThan(0.8);

@@ -8,7 +8,7 @@ import { fillerWords, SpanTexts } from "../bench/support/prompts.ts";
 import { openStream } from "../bench/support/raw-streams.ts";
 import { randomNumbers } from "../bench/support/reuse-order.ts";
 import { poolOf } from "../bench/support/worker-stats.ts";
-import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+import { startTestServer, type TestServer, type TestServerOptions, type TestTenant } from "../support/server.ts";
 
 export interface LightTenantPlan {
   /** Of the light tenant in each of both parts. */
@@ -20,6 +20,7 @@ export interface LightTenantPlan {
   readonly heavyAtOnce?: number;
   /** Documents of the light tenant, on which the pool's size depends. */
   readonly documents?: number;
+  readonly server?: Pick<TestServerOptions, "model">;
   readonly say: (line: string) => void;
 }
 
@@ -51,8 +52,8 @@ const rampMs = 5_000;
 
 export async function lightBesideHeavy(plan: LightTenantPlan): Promise<LightTenantReport> {
   const { documents = 40 } = plan;
-  const { kvBytes } = await poolOf(poolShare * documents * documentTokens);
-  await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(kvBytes) } });
+  const { kvBytes } = await poolOf(poolShare * documents * documentTokens, plan.server);
+  await using server = await startTestServer({ ...plan.server, env: { SPANGATE_KV_BYTES: String(kvBytes) } });
   const asker = new Asker(server);
   const askLight = () => asker.ask(light, asker.draw(documents));
   const [light, heavy] = [await server.tenant("light"), await server.tenant("heavy")];

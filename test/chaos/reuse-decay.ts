@@ -7,7 +7,7 @@ import { mapConcurrent } from "../bench/support/concurrent.ts";
 import { fillerWords, SpanTexts } from "../bench/support/prompts.ts";
 import { drawQueries } from "../bench/support/reuse-order.ts";
 import { poolOf } from "../bench/support/worker-stats.ts";
-import { startTestServer } from "../support/server.ts";
+import { startTestServer, type TestServerOptions } from "../support/server.ts";
 
 export interface ReusePlan {
   readonly queries: number;
@@ -15,6 +15,7 @@ export interface ReusePlan {
   readonly fragmentTokens: number;
   /** The pool's tokens, in those of all fragments. */
   readonly poolShare: number;
+  readonly server?: Pick<TestServerOptions, "model">;
   readonly say: (line: string) => void;
 }
 
@@ -36,8 +37,8 @@ const answerTokens = 4;
 
 export async function reuseOverTime(plan: ReusePlan): Promise<ReuseReport> {
   const { queries: queryCount, fragments: fragmentCount, fragmentTokens, poolShare, say } = plan;
-  const { kvBytes } = await poolOf(fragmentCount * fragmentTokens * poolShare);
-  await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(kvBytes) } });
+  const { kvBytes } = await poolOf(fragmentCount * fragmentTokens * poolShare, plan.server);
+  await using server = await startTestServer({ ...plan.server, env: { SPANGATE_KV_BYTES: String(kvBytes) } });
   const { client } = await server.tenant("reuse");
   const texts = new SpanTexts();
   const fragments = Array.from({ length: fragmentCount }, (_, index) => texts.textOf(fragmentTokens, 40_000 + index));

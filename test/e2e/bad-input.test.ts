@@ -19,7 +19,7 @@ describe("bad input is a clear error", () => {
   let tenant: TestTenant;
 
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
     tenant = await server.tenant("bad input");
   });
   afterAll(async () => await server[Symbol.asyncDispose]());

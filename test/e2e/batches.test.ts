@@ -14,7 +14,7 @@ const dataDir = mkdtempSync(join(tmpdir(), "spangate-batches-"));
 let server: TestServer;
 
 beforeAll(async () => {
-  server = await startTestServer({ dataDir });
+  server = await startTestServer({ model: "one-layer", dataDir });
 });
 afterAll(async () => {
   await server[Symbol.asyncDispose]();
@@ -45,13 +45,13 @@ test("a server that is killed twice while it runs a batch: each line has one res
   const { apiKey } = await server.tenant("killed");
   let client = openaiClient(server.url, apiKey);
   const lines = 50;
-  const batch = await createBatch(client, lines, 40);
+  const batch = await createBatch(client, lines, 120);
   for (const enough of [5, 20]) {
     const before = await waitFor(client, batch, (now) => completed(now) >= enough);
     expect(before.status).toBe("in_progress");
     server.process.kill("SIGKILL");
     await server.process.exited;
-    server = await startTestServer({ dataDir });
+    server = await startTestServer({ model: "one-layer", dataDir });
     client = openaiClient(server.url, apiKey);
     // What was counted is kept.
     expect(completed(await client.batches.retrieve(batch.id))).toBeGreaterThanOrEqual(completed(before));
@@ -74,7 +74,7 @@ test("a batch keeps to its tenant's limits, and lets its tenant's other requests
   const ended = await waitFor(client, batch, ({ status }) => status === "completed");
   expect(ended.request_counts).toEqual({ total: 12, completed: 12, failed: 0 });
   await server.admin.json("PUT", `/admin/v1/tenants/${tenant.id}/limits`, {});
-  const long = await createBatch(client, 60, 400);
+  const long = await createBatch(client, 60, 600);
   await waitFor(client, long, (now) => completed(now) > 0);
   const messages = [{ role: "user" as const, content: "Who is it?" }];
   const answer = await client.chat.completions.create({ model: server.model, messages, max_tokens: 4 });

@@ -13,7 +13,7 @@ setDefaultTimeout(120_000);
 const dataDir = mkdtempSync(join(tmpdir(), "spangate-budgets-"));
 let server: TestServer;
 beforeAll(async () => {
-  server = await startTestServer({ dataDir });
+  server = await startTestServer({ model: "one-layer", dataDir });
 });
 afterAll(async () => {
   await server?.[Symbol.asyncDispose]();
@@ -116,7 +116,7 @@ test("a budget: set from the shell, refused on every route that computes, kept o
   );
   expect(used).toStartWith(`day: ${usage.data[0]?.computed_tokens} of 40 tokens used`);
   await server[Symbol.asyncDispose]();
-  server = await startTestServer({ dataDir });
+  server = await startTestServer({ model: "one-layer", dataDir });
   await refusedEverywhere();
   expect((await spangate("tenant", "budget", tenant.id)).output).toBe(used);
 

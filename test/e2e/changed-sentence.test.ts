@@ -12,7 +12,7 @@ let server: TestServer;
 let apiKey = "";
 
 beforeAll(async () => {
-  server = await startTestServer();
+  server = await startTestServer({ model: "one-layer" });
   apiKey = (await server.tenant("edits")).apiKey;
 });
 afterAll(async () => await server[Symbol.asyncDispose]());

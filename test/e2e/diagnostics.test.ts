@@ -12,7 +12,7 @@ describe("what was not found is explained", () => {
   let server: TestServer;
   let tenant: TestTenant;
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
     tenant = await server.tenant("asks");
   });
   afterAll(async () => await server[Symbol.asyncDispose]());

@@ -11,7 +11,7 @@ setDefaultTimeout(60_000);
 
 let server: TestServer;
 beforeAll(async () => {
-  server = await startTestServer();
+  server = await startTestServer({ model: "one-layer" });
 });
 afterAll(async () => await server[Symbol.asyncDispose]());
 
@@ -50,7 +50,7 @@ test("a sentence-embedding model by its folder", async () => {
   const folder = join(dir, "tiny-embedder");
   writeTinyEmbeddingModel(folder, { whale: [1, 0], shark: [1, 1], bread: [0, 1] });
   try {
-    await using other = await startTestServer({ env: { SPANGATE_EMBEDDING_MODEL: folder } });
+    await using other = await startTestServer({ model: "one-layer", env: { SPANGATE_EMBEDDING_MODEL: folder } });
     const { client, apiKey } = await other.tenant("onnx");
     const openai = openaiClient(other.url, apiKey);
     const { data } = await openai.embeddings.create({ model: "tiny-embedder", input: ["whale", "bread bread"] });
@@ -67,6 +67,9 @@ test("a sentence-embedding model by its folder", async () => {
 });
 
 test("a folder that is none stops the start, and says why", async () => {
-  const start = startTestServer({ env: { SPANGATE_EMBEDDING_MODEL: join(tmpdir(), "no-such-folder-of-a-model") } });
+  const start = startTestServer({
+    model: "one-layer",
+    env: { SPANGATE_EMBEDDING_MODEL: join(tmpdir(), "no-such-folder-of-a-model") },
+  });
   await expect(start).rejects.toThrow(/SPANGATE_EMBEDDING_MODEL names a folder that does not exist .* \(model\.onnx/);
 });

@@ -77,7 +77,7 @@ describe.skipIf(!isMounted)("a full disk", () => {
         headers: json,
         body: JSON.stringify({ model, input: "Hello", max_output_tokens: 4 }),
       });
-    const server = await startTestServer({ dataDir });
+    const server = await startTestServer({ model: "one-layer", dataDir });
     const { url, model, adminKey } = server;
     const [greedy, second, other] = [
       await server.tenant("greedy"),

@@ -6,7 +6,7 @@ import { startTestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
 
 test("of responses, of tenants that have only those, of names", async () => {
-  await using server = await startTestServer();
+  await using server = await startTestServer({ model: "one-layer" });
   const { url, adminKey, dataDir, model } = server;
   const call = async (method: string, path: string, apiKey: string, body?: object) => {
     const headers = { authorization: `Bearer ${apiKey}`, "content-type": "application/json" };

@@ -26,7 +26,7 @@ const question = "Who has the key of the tower?";
 
 let server: TestServer;
 beforeAll(async () => {
-  server = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
+  server = await startTestServer({ model: "one-layer", env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
 });
 afterAll(async () => await server[Symbol.asyncDispose]());
 
@@ -169,7 +169,7 @@ test("a store, and a tenant with all that it said", async () => {
 test("a document that a running answer is over: the answer goes on, and leaves nothing", async () => {
   const it = await usedStore("deletes meanwhile");
   const file_search = { vector_store_ids: [it.storeId], max_num_results: 4 };
-  const long = { stream: true, max_tokens: 160, ignore_eos: true, file_search };
+  const long = { stream: true, max_tokens: 400, ignore_eos: true, file_search };
   const stream = await it.client.chat.completions.create({ ...chatOf(question), ...long } as ChatStreamParams);
   let pieces = 0;
   for await (const { choices } of stream) {
@@ -221,7 +221,7 @@ test("a shared store: one copy of its KV, counted for its owner; the reader's ch
 
   // An answer that runs meanwhile leaves nothing either.
   const stream = await client.chat.completions.create({
-    ...{ ...chatOf(question), stream: true, max_tokens: 160, ignore_eos: true },
+    ...{ ...chatOf(question), stream: true, max_tokens: 400, ignore_eos: true },
     ...{ file_search: { vector_store_ids: [it.storeId], max_num_results: 2 } },
   } as ChatStreamParams);
   let pieces = 0;

@@ -10,7 +10,7 @@ setDefaultTimeout(60_000);
 let server: TestServer;
 let client: OpenAI;
 beforeAll(async () => {
-  server = await startTestServer();
+  server = await startTestServer({ model: "one-layer" });
   client = openaiClient(server.url, (await server.tenant("hostile")).apiKey);
 });
 afterAll(async () => await server[Symbol.asyncDispose]());

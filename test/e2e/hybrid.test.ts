@@ -16,7 +16,7 @@ test("vector stores are searched by words and meaning, with the client's ranking
   const folder = join(dir, "meanings");
   writeTinyEmbeddingModel(folder, meanings);
   try {
-    await using server = await startTestServer({ env: { SPANGATE_EMBEDDING_MODEL: folder } });
+    await using server = await startTestServer({ model: "one-layer", env: { SPANGATE_EMBEDDING_MODEL: folder } });
     const client = openaiClient(server.url, (await server.tenant("searches")).apiKey);
     const texts = { "sea.txt": "The whale swims.", "bakery.txt": "Fresh bread.", "station.txt": "A train is late." };
     const storeId = await createStore(client, "meanings", texts);

@@ -34,7 +34,7 @@ describe("answers in JSON", () => {
   let client: OpenAI;
 
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
     client = openaiClient(server.url, (await server.tenant("json")).apiKey);
   });
   afterAll(async () => await server[Symbol.asyncDispose]());

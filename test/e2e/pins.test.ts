@@ -14,7 +14,7 @@ interface Fragment {
 }
 
 test("a pin outlives the worker; a quota bounds it; evicting ends it", async () => {
-  await using server = await startTestServer();
+  await using server = await startTestServer({ model: "one-layer" });
   const { client, id: tenantId } = await server.tenant("pinner");
   const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
   const text = Array.from({ length: 60 }, (_, i) => `Sentence ${i} tells of amber, birch and cedar in the hall.`);

@@ -13,7 +13,7 @@ let server: TestServer;
 beforeAll(async () => {
   // What a new worker holds is what it computed: it reads no files.
   const env = { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1", SPANGATE_KV_DISK_BYTES: "0" };
-  server = await startTestServer({ env });
+  server = await startTestServer({ model: "one-layer", env });
   await allReady(server, 2);
 });
 afterAll(async () => await server[Symbol.asyncDispose]());
@@ -72,7 +72,7 @@ describe("a worker that dies", () => {
       const params: ChatStreamParams = {
         model: server.model,
         messages: [{ role: "user", content: `Tell me everything about ${name}.` }],
-        max_tokens: 1_200,
+        max_tokens: 2_500,
         ignore_eos: true,
         stream: true,
       };

@@ -21,7 +21,7 @@ let store = "";
 beforeAll(async () => {
   // Of the words of the files it knows some, and finds harbours better than all others.
   writeTinyCrossEncoder(folder, { whale: [1], swims: [0.5], harbor: [3], bread: [-2] });
-  server = await startTestServer({ env: { SPANGATE_RERANK_MODEL: folder } });
+  server = await startTestServer({ model: "one-layer", env: { SPANGATE_RERANK_MODEL: folder } });
   tenant = await server.tenant("reranked");
   client = openaiClient(server.url, tenant.apiKey);
   const texts = {
@@ -100,7 +100,7 @@ test("/v1/rerank takes it by its name, which the list of models says", async () 
 });
 
 test("a start with a model that is none says so in a sentence", async () => {
-  const start = (env: Record<string, string>) => startTestServer({ env });
+  const start = (env: Record<string, string>) => startTestServer({ model: "one-layer", env });
   await expect(start({ SPANGATE_RERANK_MODEL: join(dir, "nowhere") })).rejects.toThrow(
     /SPANGATE_RERANK_MODEL names a folder that does not exist .*a cross-encoder \(model\.onnx/,
   );

@@ -15,7 +15,7 @@ let other: TestTenant;
 const stores = new Map<TestTenant, readonly string[]>();
 
 beforeAll(async () => {
-  server = await startTestServer();
+  server = await startTestServer({ model: "one-layer" });
   owner = await server.tenant("owner");
   other = await server.tenant("other");
   for (const tenant of [owner, other]) {

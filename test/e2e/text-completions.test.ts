@@ -13,7 +13,7 @@ describe("completions through the official client", () => {
   let client: OpenAI;
 
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
     client = openaiClient(server.url, (await server.tenant("completions")).apiKey);
   });
   afterAll(async () => await server[Symbol.asyncDispose]());

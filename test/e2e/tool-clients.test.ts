@@ -27,7 +27,7 @@ describe("loops of tools", () => {
   let baseURL: string;
 
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
     ({ apiKey } = await server.tenant("loops"));
     baseURL = `${server.url}/v1`;
   });

@@ -39,7 +39,7 @@ beforeAll(async () => {
     OTEL_EXPORTER_OTLP_ENDPOINT: `http://127.0.0.1:${collector.port}`,
     OTEL_EXPORTER_OTLP_HEADERS: "api-key=collectors",
   };
-  server = await startTestServer({ dataDir, env });
+  server = await startTestServer({ model: "one-layer", dataDir, env });
   tenant = await server.tenant("canary-tenant");
 });
 afterAll(async () => {

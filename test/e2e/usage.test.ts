@@ -132,7 +132,7 @@ describe("over random mixed work", () => {
   const told = new Map<string, Tokens>();
 
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
     tenants = [await server.tenant("one"), await server.tenant("two")];
   });
   afterAll(async () => await server[Symbol.asyncDispose]());

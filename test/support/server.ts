@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { firstModelId, type MintedKey, type Tenant } from "../../gateway/cli/support/operations.ts";
 import { type ServerProcess, startServer } from "../../gateway/cli/support/server-process.ts";
+import { oneLayerFolder } from "./one-layer.ts";
 
 export interface TestTenant {
   readonly id: string;
@@ -27,6 +28,8 @@ const tenantScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepar
 
 export interface TestServerOptions {
   readonly env?: Readonly<Record<string, string>>;
+  /** The demo model when absent, which knows its documents and is what benchmarks measure. */
+  readonly model?: "one-layer";
   /** Kept as it is when given (to start again on the same data); else made and removed. */
   readonly dataDir?: string;
   readonly onLog?: (text: string) => void;
@@ -38,6 +41,7 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
   const env = {
     SPANGATE_LOG: "warn",
     SPANGATE_PORT: "0",
+    ...(options.model === "one-layer" && { SPANGATE_MODEL: oneLayerFolder() }),
     ...options.env,
     SPANGATE_DATA: dataDir,
     SPANGATE_ADMIN_KEY: adminKey,
