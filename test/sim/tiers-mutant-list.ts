@@ -122,4 +122,38 @@ export const tiersMutants: readonly Mutant[] = [
     "      this.#dropped.set(object.id, workerId);\n",
     "",
   ),
+  mutant("a row is not counted", objects, "    this.account.add([row]);\n", ""),
+  mutant(
+    "a row that the database refuses leaves its file",
+    objects,
+    "      this.#removal.unlink([objectId]);\n      this.#room.rest(",
+    "      this.#room.rest(",
+  ),
+  mutant(
+    "what is loaded does not know its corpus",
+    loads,
+    "cache.store(blockId, keys[index], before, content, derivation)",
+    "cache.store(blockId, keys[index], before, content)",
+  ),
+  mutant("a load takes blocks that were promised to others", loads, "!isChained || !this.#mayTake(load)", "!isChained"),
+  mutant(
+    "the keys of a load that has ended stay claimed",
+    loads,
+    "    for (const key of load.claims) this.#claimed.delete(key);\n    load.isOver",
+    "    load.isOver",
+  ),
+  mutant(
+    "files of a destroyed scope stay until the next start",
+    "gateway/kv/removal.ts",
+    "      this.#owed.clear();\n      this.keyless();",
+    "      this.#owed.clear();",
+  ),
+  mutant("a read is done when a part of it is", "worker/tiers/file-system.ts", "done += bytesRead;", "done = length;"),
+  mutant(
+    "the name of the owner's file is not synced",
+    "gateway/kv/folder.ts",
+    '    syncFile(files, folder, "r");\n',
+    "",
+  ),
+  mutant("rows without a file are counted", "gateway/kv/places.ts", "account().add(known);", "account().add(rows);"),
 ];

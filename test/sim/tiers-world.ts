@@ -355,6 +355,11 @@ export class TiersWorld {
     // What a full database had refused is tried again after a second.
     jest.advanceTimersByTime(1_100);
     await this.#settle(() => this.#isQuiet());
+    if (this.disk.faults.lies) {
+      // Files whose rows are there are lost, as at no other time.
+      this.#restart("power");
+      await this.#settle(() => this.#isQuiet());
+    }
     for (const id of this.#late) this.#gone.add(id);
     await this.#check();
     for (const { end, isLost, message } of this.#tracks.values()) {

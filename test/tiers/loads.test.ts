@@ -150,6 +150,20 @@ describe("what is loaded without being asked for", () => {
     expect(world.tokensOf("a")).toEqual(answerOf(message));
   });
 
+  test("is no part of a chain whose beginning is not there", async () => {
+    const parts = objects.slice(-2);
+    expect(parts.map(({ position }) => position)).toEqual([0, 128]);
+    const world = openWorld();
+    const receive = (warm: readonly KvObject[]) =>
+      world.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects: warm, warm: true });
+    receive(parts.slice(1));
+    await until(() => world.messages.some(({ type }) => type === "warm"), "what can be loaded is loaded");
+    expect([...world.engine.cache.resident()]).toEqual([]);
+    // With its beginning it is.
+    receive(parts);
+    await until(() => world.engine.stats().cachedBlocks === 35, "all of it is loaded");
+  });
+
   test("is written to no pool that moves K", () => {
     const world = new TinyWorld({ shape, modelDigest, positions: "relocate" });
     expect(world.engine.tiers.disk).toBeUndefined();
