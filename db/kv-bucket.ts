@@ -3,7 +3,7 @@ import { and, asc, desc, eq, inArray, lt, lte, notExists, notInArray, sql } from
 import type { TenantId } from "./ids.ts";
 import { type GoneObject, gone, type KvObjectRow } from "./kv-objects.ts";
 import type { Db } from "./open.ts";
-import { findRow, insertRow, listRows } from "./rows.ts";
+import { findRow, insertRow } from "./rows.ts";
 import { kvBucket, kvBucketRemovals, kvObjects } from "./schema.ts";
 
 /** Whether an object is in the bucket; `perhaps`: its upload has begun. */
@@ -50,8 +50,14 @@ export function placeKvObjects(
 /**
  * The file of up to so many bytes that was used last and is not in the bucket. One that is still to be deleted there
  * waits, and so do those of tenants that have enough there.
+ * @param resting objects that are not meant now
  */
-export function nextKvUpload(db: Db, mostBytes: number, full: readonly TenantId[]): KvObjectRow | undefined {
+export function nextKvUpload(
+  db: Db,
+  mostBytes: number,
+  full: readonly TenantId[],
+  resting: readonly string[],
+): KvObjectRow | undefined {
   return db.statement("nextKvUpload", (orm) =>
     orm
       .select()
@@ -62,6 +68,7 @@ export function nextKvUpload(db: Db, mostBytes: number, full: readonly TenantId[
           sql`on_disk = 1 and in_bucket < 2`,
           lte(kvObjects.bytes, mostBytes),
           notInArray(kvObjects.tenantId, [...full]),
+          notInArray(kvObjects.id, [...resting]),
           notExists(orm.select({ one: sql`1` }).from(kvBucketRemovals).where(eq(kvBucketRemovals.id, kvObjects.id))),
         ),
       )
@@ -132,8 +139,17 @@ export function addKvBucketRemovals(db: Db, ids: readonly string[]): void {
   );
 }
 
-export function listKvBucketRemovals(db: Db, limit: number): readonly string[] {
-  const rows = listRows(db, "listKvBucketRemovals", kvBucketRemovals, {}, { orderBy: kvBucketRemovals.seq, limit });
+/** @param resting objects that are not meant now */
+export function listKvBucketRemovals(db: Db, limit: number, resting: readonly string[]): readonly string[] {
+  const rows = db.statement("listKvBucketRemovals", (orm) =>
+    orm
+      .select({ id: kvBucketRemovals.id })
+      .from(kvBucketRemovals)
+      .where(notInArray(kvBucketRemovals.id, [...resting]))
+      .orderBy(asc(kvBucketRemovals.seq))
+      .limit(limit)
+      .all(),
+  );
   return rows.map(({ id }) => id);
 }
 

@@ -27,6 +27,7 @@ import type { MoverPort } from "../mover/mover.ts";
 import { type ListedPage, MoverError, type MoverJob } from "../mover/protocol.ts";
 import { sumOf, type TierUse } from "./account.ts";
 import { bucketAside } from "./folder.ts";
+import { firstRestMs, Outage } from "./outage.ts";
 
 export interface BucketSettings {
   /** Names the bucket, its server and what its objects' names begin with. */
@@ -60,52 +61,7 @@ const mostFetches = 256;
 const removedAtOnce = 8;
 /** Pages of the bucket's list that a start reads: ten million objects. */
 const mostPages = 10_000;
-/** An outage lasts so long at first, and at most. */
-const [firstRestMs, mostRestMs] = [1_000, 60_000];
 const victimsAtOnce = 32;
-
-interface OutageOptions {
-  /** What the bucket does not do, and what becomes of it: a sentence. */
-  readonly sentence: string;
-  readonly address: string;
-  readonly log: Log;
-  readonly nowMs: () => number;
-}
-
-/** The times in which a bucket does not do one kind of work: they double while it fails, and each reason is said once. */
-class Outage {
-  readonly #options: OutageOptions;
-  #restMs = 0;
-  #untilMs = Number.NEGATIVE_INFINITY;
-  #reason: string | undefined;
-
-  constructor(options: OutageOptions) {
-    this.#options = options;
-  }
-
-  /** How long nothing is asked of it. */
-  get leftMs(): number {
-    return Math.max(0, this.#untilMs - this.#options.nowMs());
-  }
-
-  failed(reason: string): void {
-    const { sentence, address, log, nowMs } = this.#options;
-    // What was asked before the last failure tells nothing more.
-    if (this.leftMs > 0) return;
-    this.#restMs = Math.min(mostRestMs, Math.max(firstRestMs, 2 * this.#restMs));
-    this.#untilMs = nowMs() + this.#restMs;
-    if (reason === this.#reason) return;
-    this.#reason = reason;
-    log("warn", sentence, { bucket: address, reason });
-  }
-
-  succeeded(): void {
-    this.#restMs = 0;
-    if (this.#reason === undefined) return;
-    this.#reason = undefined;
-    this.#options.log("info", "the bucket of KV answers again", { bucket: this.#options.address });
-  }
-}
 
 export class KvBucket {
   readonly #options: KvBucketOptions;
@@ -115,6 +71,9 @@ export class KvBucket {
   readonly #inventory: BackgroundLoop;
   readonly #outages: { readonly put: Outage; readonly get: Outage; readonly delete: Outage; readonly list: Outage };
   readonly #fetching = new Map<string, Promise<Fetched>>();
+  /** Ends the wait of uploads, and of removals, for objects that rest. */
+  #uploadNap = new AbortController();
+  #removalNap = new AbortController();
   #uploadingId: string | undefined;
   #use: KvBucketUse;
 
@@ -160,6 +119,7 @@ export class KvBucket {
   /** There may be files to copy. */
   wake(): void {
     this.#uploads.wake();
+    this.#uploadNap.abort();
   }
 
   /** Rows are removed; their objects in the bucket stand among the removals. */
@@ -167,12 +127,13 @@ export class KvBucket {
     const there = objects.filter((object) => object.inBucket > inBucket.no);
     if (there.length === 0) return;
     this.#count(there, -1);
-    this.#removals.wake();
+    this.#wakeRemovals();
   }
 
   /** Whether a fetch of it would begin, or is under way. */
   canFetch(id: string): boolean {
-    return this.#fetching.has(id) || (this.#outages.get.leftMs <= 0 && this.#fetching.size < mostFetches);
+    const { get } = this.#outages;
+    return this.#fetching.has(id) || (get.leftMs <= 0 && !get.rests(id) && this.#fetching.size < mostFetches);
   }
 
   /** Brings an object into the folder. Its row is unchanged. */
@@ -188,12 +149,12 @@ export class KvBucket {
   async #fetch({ id, bytes }: Pick<KvObjectRow, "id" | "bytes">): Promise<Fetched> {
     try {
       await this.#mover.do({ is: "get", id, bytes, aside: bucketAside(id) });
-      this.#outages.get.succeeded();
+      this.#outages.get.succeeded(id);
       return "here";
     } catch (error) {
       const { failure, message } = asMoverError(error);
       if (failure === "missing" || failure === "damaged") return "gone";
-      this.#outages.get.failed(message);
+      this.#outages.get.failed(message, id);
       return "not now";
     }
   }
@@ -205,8 +166,15 @@ export class KvBucket {
     // The setting may be lower than at the last start.
     await this.#free(this.#use.bytes - mostBytes, undefined, Number.MAX_SAFE_INTEGER);
     while (!signal.aborted) {
-      const row = nextKvUpload(db, mostBytes, full);
-      if (row === undefined) return;
+      const resting = this.#outages.put.resting();
+      const row = nextKvUpload(db, mostBytes, full, resting.ids);
+      if (row === undefined) {
+        if (resting.ids.length === 0) return;
+        this.#uploadNap = new AbortController();
+        await delay(resting.nextMs, AbortSignal.any([signal, this.#uploadNap.signal]));
+        full.length = 0;
+        continue;
+      }
       if (!(await this.#makeOwnRoom(row))) {
         full.push(row.tenantId);
         continue;
@@ -227,7 +195,7 @@ export class KvBucket {
         if (done !== undefined) placeKvObjects(db, [row.id], { inBucket: inBucket.yes });
       } finally {
         this.#uploadingId = undefined;
-        this.#removals.wake();
+        this.#wakeRemovals();
       }
       // Half of the time the line is left to what is wanted.
       await delay(Math.max(this.#outages.put.leftMs, nowMs() - beganMs), signal);
@@ -236,16 +204,17 @@ export class KvBucket {
 
   /** @returns undefined: it is to be tried again after the outage */
   async #try(kind: "put" | "delete" | "list", job: MoverJob, signal: AbortSignal): Promise<Done | undefined> {
+    const id = job.is === "list" ? undefined : job.id;
     try {
       const page = await this.#mover.do(job);
-      this.#outages[kind].succeeded();
+      this.#outages[kind].succeeded(id);
       return { page };
     } catch (error) {
       const { failure, message } = asMoverError(error);
       if (signal.aborted) return undefined;
       // The file is gone, or it is not what was written.
       if (job.is === "put" && failure === "file") this.#options.remove([job.id]);
-      else this.#outages[kind].failed(message);
+      else this.#outages[kind].failed(message, id);
       return undefined;
     }
   }
@@ -279,25 +248,39 @@ export class KvBucket {
       );
       this.#count(both, -1);
       remove(victims.filter(({ onDisk }) => onDisk === 0).map(({ id }) => id));
-      this.#removals.wake();
+      this.#wakeRemovals();
       await yieldToOthers();
     }
     return true;
   }
 
+  #wakeRemovals(): void {
+    this.#removals.wake();
+    this.#removalNap.abort();
+  }
+
+  /** What the bucket refuses to delete rests, each object by itself: it holds up nothing that is deleted after it. */
   async #remove(signal: AbortSignal): Promise<void> {
     const { db } = this.#options;
+    const outage = this.#outages.delete;
     while (!signal.aborted) {
+      const resting = outage.resting();
       // What is on its way there is deleted when it has arrived.
-      const ids = listKvBucketRemovals(db, removedAtOnce + 1)
+      const ids = listKvBucketRemovals(db, removedAtOnce + 1, resting.ids)
         .filter((id) => id !== this.#uploadingId)
         .slice(0, removedAtOnce);
-      if (ids.length === 0) return;
+      if (ids.length === 0) {
+        if (resting.ids.length === 0) return;
+        this.#removalNap = new AbortController();
+        await delay(resting.nextMs, AbortSignal.any([signal, this.#removalNap.signal]));
+        continue;
+      }
       const tried = await Promise.all(ids.map((id) => this.#try("delete", { is: "delete", id }, signal)));
       const done = ids.filter((_, index) => tried[index] !== undefined);
       if (done.length > 0) endKvBucketRemovals(db, done);
-      if (done.length > 0) this.#uploads.wake();
-      await delay(this.#outages.delete.leftMs, signal);
+      if (done.length > 0) this.wake();
+      // Others may be let go.
+      await delay(Math.min(outage.leftMs, firstRestMs), signal);
     }
   }
 
@@ -316,7 +299,7 @@ export class KvBucket {
         this.#options.db,
         ids.filter((id) => id !== this.#uploadingId),
       );
-      this.#removals.wake();
+      this.#wakeRemovals();
       after = next;
       if (after === undefined) break;
     }

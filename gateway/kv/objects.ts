@@ -189,7 +189,7 @@ export class KvObjects {
       case "warm":
         return this.loaded.resolve();
       case "load failed":
-        return this.#places.unreadable(message.objectId, message.reason);
+        return this.#places.unreadable(message.objectId, message.reason, message.copy ?? 0);
       case "fetch":
         void this.#places.fetch(message.objectId).catch((error: unknown) => {
           const reason = messageOf(error);
@@ -374,7 +374,8 @@ export class KvObjects {
     const { folder, send, scopes, ownerOf } = this.#options;
     const tell = (onDisk: 0 | 1): boolean => {
       const some = rows.filter((row) => row.onDisk === onDisk && !this.#removal.isOwed(row.scopeSeq));
-      const objects = some.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
+      const opened = some.flatMap((row) => scopes.objectOf(row, ownerOf(row.tenantId)) ?? []);
+      const objects = opened.map((object) => this.#places.numbered(object));
       const [tier, isWarm]: [FileTier, boolean] = onDisk === 1 ? ["disk", warm] : ["s3", false];
       return objects.length > 0 && send(workerId, { type: "catalog", folder, objects, warm: isWarm, tier });
     };

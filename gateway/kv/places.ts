@@ -9,7 +9,7 @@ import {
   listKvObjectIds,
 } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
-import { extentBlocks } from "../../worker/contract/kv-object.ts";
+import { extentBlocks, type KvObject } from "../../worker/contract/kv-object.ts";
 import type { FileTier, GatewayMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
@@ -35,13 +35,16 @@ export interface KvPlacesOptions {
 
 export class KvPlaces {
   readonly #options: KvPlacesOptions;
-  /** Objects whose files came from the bucket since the start. */
-  readonly #fetched = new Set<string>();
+  /** Objects whose files came from the bucket since the start, and which of all files that came each is. */
+  readonly #fetched = new Map<string, number>();
+  #fetchCount = 0;
   /** Objects whose files are going to make room. */
   readonly #leaving = new Map<string, Promise<void>>();
   /** Objects that are on their way from there. */
   readonly #fetching = new Map<string, GoneObject>();
   #bucket: KvBucket | undefined;
+  /** The files are counted; they are not while the folder cannot be used. */
+  #isCounted = false;
 
   constructor(options: KvPlacesOptions) {
     this.#options = options;
@@ -65,6 +68,7 @@ export class KvPlaces {
     while (removeNowhereKv(db, removedAtOnce).length > 0);
     const known = rows.filter(({ id }) => files.has(id));
     account().add(known);
+    this.#isCounted = true;
     const ids = new Set(known.map(({ id }) => id));
     return [...files].filter((name) => !ids.has(name));
   }
@@ -93,7 +97,7 @@ export class KvPlaces {
 
   /** Rows are removed. */
   gone(objects: readonly GoneObject[]): void {
-    this.#options.account().remove(objects.filter(({ onDisk }) => onDisk === 1));
+    if (this.#isCounted) this.#options.account().remove(objects.filter(({ onDisk }) => onDisk === 1));
     for (const { id } of objects) this.#fetched.delete(id);
     this.#bucket?.gone(objects);
   }
@@ -143,7 +147,8 @@ export class KvPlaces {
   /** A worker waits for an object that is in the bucket alone. */
   async fetch(objectId: string): Promise<void> {
     const { db, removal } = this.#options;
-    const moved = (tier: FileTier): void => this.#options.broadcast({ type: "moved", objectIds: [objectId], tier });
+    const moved = (tier: FileTier): void =>
+      this.#options.broadcast({ type: "moved", objectIds: [objectId], tier, copy: this.#copyOf(objectId) });
     // What removes a file must not meet the one that comes in its place.
     await this.#leaving.get(objectId);
     const row = findKvObject(db, objectId);
@@ -163,17 +168,28 @@ export class KvPlaces {
     if (fetched === "here" && still.onDisk === 0) {
       placeKvObjects(db, [objectId], { onDisk: 1 });
       this.#options.account().add([still]);
-      this.#fetched.add(objectId);
+      this.#fetchCount += 1;
+      this.#fetched.set(objectId, this.#fetchCount);
     }
     moved(fetched === "here" ? "disk" : "s3");
   }
 
-  /** A worker has forgotten an object whose file it cannot read. The bucket's copy is another, unless the file is that. */
-  unreadable(objectId: string, reason: string): void {
+  /** The object, with which copy of it the folder has. */
+  numbered(object: KvObject): KvObject {
+    const copy = this.#copyOf(object.id);
+    return copy === 0 ? object : { ...object, copy };
+  }
+
+  /**
+   * A worker has forgotten an object whose file it cannot read. The bucket's copy is another, unless the file is that.
+   * @param copy that the worker has read; when another has come since, nothing is known of that one
+   */
+  unreadable(objectId: string, reason: string, copy: number): void {
     const { db, log, folder, remove, tellAgain } = this.#options;
     const row = findKvObject(db, objectId);
     if (row === undefined) return;
     try {
+      if (copy !== this.#copyOf(objectId)) return tellAgain(row);
       if (isInBucket(row) && !this.#fetched.has(objectId)) {
         if (row.onDisk === 1) this.#leaveFolder([row]);
         tellAgain(row);
@@ -182,6 +198,11 @@ export class KvPlaces {
       // The database takes no change: the row goes when its file is read again after the next start.
     }
     log("warn", "a KV file cannot be read: its blocks are computed", { folder, objectId, reason });
+  }
+
+  /** 0, or the number of the fetch that it came by. */
+  #copyOf(objectId: string): number {
+    return this.#fetched.get(objectId) ?? 0;
   }
 
   #lost(objectId: string): void {

@@ -1,86 +1,12 @@
-/** KV in a bucket at the gateway: what goes up, what comes back, what is deleted, and a bucket that fails. */
+/** KV in a bucket at the gateway: what goes up, what comes back, what is deleted, and what a start finds. */
 import { describe, expect, test } from "bun:test";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { systemFolderFiles } from "../../gateway/kv/folder.ts";
 import { MoverError } from "../../gateway/mover/protocol.ts";
 import { until } from "../support/until.ts";
-import { FakeMover } from "./fake-mover.ts";
-import { KvRig, saltA, saltB, spanOf } from "./rig.ts";
-
-const away = new MoverError("bucket", "the S3 server answered 403");
-
-class BucketRig extends KvRig {
-  readonly mover = new FakeMover(this.folder);
-  readonly serverIds: string[] = [];
-  readonly bucketQuotas = new Map<string, number>();
-
-  async open({
-    address = "s3://b/kv",
-    mostBytes = 2 ** 40,
-    diskBytes = 2 ** 40,
-    files = systemFolderFiles,
-  } = {}): Promise<void> {
-    const openMover = (serverId: string) => {
-      this.serverIds.push(serverId);
-      return this.mover;
-    };
-    await this.start({
-      mostBytes: diskBytes,
-      files,
-      bucket: { address, mostBytes, openMover, quotaBytesOf: (id) => this.bucketQuotas.get(id) },
-    });
-  }
-
-  /** Where each object is, in the order in which they were made. */
-  get places(): string[] {
-    return this.db.client
-      .query<{ d: number; b: number }, []>("select on_disk as d, in_bucket as b from kv_objects order by seq")
-      .all()
-      .map(({ d, b }) => `${d}${b}`);
-  }
-
-  get ids(): string[] {
-    return this.db.client
-      .query<{ id: string }, []>("select id from kv_objects order by seq")
-      .all()
-      .map(({ id }) => id);
-  }
-
-  get removals(): number {
-    return this.db.client.query<{ n: number }, []>("select count(*) as n from kv_bucket_removals").get()?.n ?? -1;
-  }
-
-  use(tier: string) {
-    return this.kv.usage().find((one) => one.tier === tier);
-  }
-
-  async uploaded(count: number): Promise<void> {
-    await until(() => this.places.filter((place) => place.endsWith("2")).length === count, `${count} are uploaded`);
-  }
-
-  /** A worker asks for an object. @returns where it is told that it is */
-  async ask(objectId: string): Promise<string> {
-    const before = this.sent.length;
-    const answer = () =>
-      this.sent
-        .slice(before)
-        .find((one) => (one.type === "moved" || one.type === "forget") && one.objectIds.includes(objectId));
-    this.kv.onMessage({ type: "fetch", objectId });
-    await until(() => answer() !== undefined, "the worker is answered");
-    const message = answer();
-    return message?.type === "moved" ? message.tier : "forgotten";
-  }
-}
-
-/** Three objects of 20 tokens in folder and bucket, used in their order. */
-async function three(rig: BucketRig): Promise<string[]> {
-  await rig.open();
-  for (const from of [1, 30, 60]) await rig.keep(saltA, from);
-  rig.db.client.run("update kv_objects set used_at = seq");
-  await rig.uploaded(3);
-  return rig.ids;
-}
+import { away, BucketRig, three } from "./bucket-rig.ts";
+import { saltA, saltB, spanOf } from "./rig.ts";
 
 describe("what is in the folder goes to the bucket", () => {
   test("and is counted; after a restart nothing goes twice", async () => {
@@ -239,7 +165,16 @@ describe("what makes room in the folder comes back from the bucket", () => {
     const again = rig.sent.findLast(({ type }) => type === "catalog");
     expect(again?.type === "catalog" && [again.tier, again.objects.map((one) => one.id)]).toEqual(["s3", [id]]);
     expect(await rig.ask(id)).toBe("disk");
+    const moved = rig.sent.findLast(({ type }) => type === "moved");
+    const copy = moved?.type === "moved" ? moved.copy : undefined;
+    expect(copy).toBe(1);
+    // Another worker says only now what it found of the first file.
+    const toldBefore = rig.sent.length;
     rig.kv.onMessage({ type: "load failed", objectId: id, reason: "damaged" });
+    expect(rig.places[0]).toBe("12");
+    const last = rig.sent.slice(toldBefore).flatMap((one) => (one.type === "catalog" ? one.objects : []));
+    expect(last.map((object) => [object.id, object.copy])).toEqual([[id, copy]]);
+    rig.kv.onMessage({ type: "load failed", objectId: id, reason: "damaged", copy: 1 });
     expect(rig.ids).not.toContain(id);
     await until(() => !rig.mover.objects.has(id), "the bucket's is gone too");
   });
@@ -359,40 +294,5 @@ describe("a start", () => {
     // Back at the first bucket, what is left there without a row is found.
     await until(() => !rig.mover.objects.has(first) && rig.removals === 0, "what was left is gone");
     expect(new Set(rig.serverIds).size).toBe(1);
-  });
-});
-
-describe("a bucket that fails", () => {
-  test("is said once for each kind of work; nobody waits for it; what it lacks it gets later", async () => {
-    using rig = new BucketRig();
-    const [first = ""] = await three(rig);
-    rig.db.client.run("update kv_objects set on_disk = 0 where id = ?", [first]);
-    rig.mover.fault = () => away;
-    expect(await rig.ask(first)).toBe("s3");
-    const asked = rig.mover.jobs.length;
-    for (let index = 0; index < 20; index++) expect(await rig.ask(first)).toBe("s3");
-    await rig.keep(saltA, 90);
-    await until(() => rig.logged.length === 2, "both are said");
-    expect(rig.mover.jobs.length).toBe(asked + 1);
-    expect(rig.logged.every((line) => line.includes("s3://b/kv") && line.includes("answered 403"))).toBe(true);
-    expect(rig.places).toEqual(["02", "12", "12", "11"]);
-    rig.mover.fault = () => undefined;
-    await rig.uploaded(4);
-    await until(async () => (await rig.ask(first)) === "disk", "it is fetched again");
-    expect(rig.logged.filter((line) => line.includes("answers again")).length).toBe(2);
-  });
-
-  test("holds nothing up when the server stops", async () => {
-    using rig = new BucketRig();
-    const [first = ""] = await three(rig);
-    rig.db.client.run("update kv_objects set on_disk = 0 where id = ?", [first]);
-    const gate = Promise.withResolvers<void>();
-    rig.mover.fault = () => gate.promise;
-    rig.mover.stop = () => gate.reject(new MoverError("bucket", "the server stops"));
-    rig.kv.onMessage({ type: "fetch", objectId: first });
-    await rig.keep(saltA, 90);
-    await until(() => rig.mover.jobs.at(-1)?.startsWith("put") === true, "it is on its way");
-    await rig.kv.stop();
-    expect(rig.places[3]).toBe("11");
   });
 });

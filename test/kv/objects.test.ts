@@ -350,6 +350,18 @@ describe("a folder that cannot be used is said in a sentence, and everything is 
   });
 });
 
+test("deletions while the folder cannot be used leave the account as it is", async () => {
+  using rig = new KvRig();
+  await rig.start();
+  for (const salt of [saltA, saltB]) await rig.keep(salt, 1);
+  writeFileSync(join(rig.folder, "owner"), "another");
+  await rig.start();
+  rig.kv.evict(spanOf(saltA, 1, 20).blockKeys, saltA);
+  rig.kv.evictScopes([saltB]);
+  await until(() => rig.rows === 0, "both are gone");
+  expect([rig.kv.usage(), rig.kv.account.all.bytes, [...rig.kv.account.byTenant()]]).toEqual([[], 0, []]);
+});
+
 test("a damaged file's row goes, and its text is kept anew", async () => {
   using rig = new KvRig();
   await rig.start();

@@ -356,7 +356,6 @@ export class TiersWorld {
     jest.advanceTimersByTime(1_100);
     await this.#settle(() => this.#isQuiet());
     if (this.disk.faults.lies) {
-      // Files whose rows are there are lost, as at no other time.
       this.#restart("power");
       await this.#settle(() => this.#isQuiet());
     }

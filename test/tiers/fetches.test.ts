@@ -93,6 +93,19 @@ test("a file that went to make room is asked for; what is forgotten is not", asy
   expect(askedOf(world)).toEqual([first ?? ""]);
 });
 
+test("which file of an object cannot be read is said by its number", async () => {
+  using empty = new DiskFolder();
+  const world = openWorld();
+  const [first] = objects;
+  const disk = world.engine.tiers.disk;
+  disk?.receive({ type: "catalog", folder: empty.path, objects: objects.slice(0, 1), warm: false, tier: "s3" });
+  disk?.receive({ type: "moved", objectIds: [first?.id ?? ""], tier: "disk", copy: 3 });
+  world.engine.submit(submitPlan("a", { spans: spans.slice(0, 1), question: countUp(80, 5) }));
+  await world.settle();
+  const failed = world.messages.filter(({ type }) => type === "load failed");
+  expect(failed).toEqual([{ type: "load failed", objectId: first?.id ?? "", reason: "ENOENT", copy: 3 }]);
+});
+
 const blockTokens = 4;
 const root = rootKey("fake", "c2FsdA==" as CacheSalt, "span");
 

@@ -38,6 +38,8 @@ export interface KvObject {
   readonly tokenCount: number;
   /** Whom the blocks are counted for when no request asks for them. */
   readonly owner: KvOwner;
+  /** Which of the files that had its name is there: another number for each that came from the bucket. Default: 0. */
+  readonly copy?: number;
 }
 
 export interface KvObjectSizes {

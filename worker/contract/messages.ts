@@ -201,7 +201,13 @@ export type KvFileMessage =
       readonly tier?: FileTier;
     }
   /** Objects of the catalog that are in the folder now, or are still in the bucket alone, whoever waits for them. */
-  | { readonly type: "moved"; readonly objectIds: readonly string[]; readonly tier: FileTier }
+  | {
+      readonly type: "moved";
+      readonly objectIds: readonly string[];
+      readonly tier: FileTier;
+      /** Of what is in the folder: `copy` of each object. */
+      readonly copy?: number;
+    }
   /**
    * These objects, and all of chains with these root keys, are gone: what is being loaded or written of them is
    * dropped. Blocks go by `evict`.
@@ -336,8 +342,8 @@ export type WorkerMessage =
   | { readonly type: "keep failed"; readonly objectId: string; readonly reason: string }
   /** Blocks of the object were brought back, of so many bytes. */
   | { readonly type: "loaded"; readonly objectId: string; readonly bytes: number }
-  /** The file cannot be read, or is not what was written. The worker has forgotten the object. */
-  | { readonly type: "load failed"; readonly objectId: string; readonly reason: string }
+  /** The file cannot be read, or is not what was written. The worker has forgotten the object. `copy`: the object's. */
+  | { readonly type: "load failed"; readonly objectId: string; readonly reason: string; readonly copy?: number }
   /** A request waits for an object that is in the bucket alone. The gateway answers `moved`, or `forget`. */
   | { readonly type: "fetch"; readonly objectId: string }
   /** What was to be loaded without being asked for is loaded, or will not be. */

@@ -165,7 +165,7 @@ export class DiskTier {
         if (message.tier === "s3") return this.#fetches.add(message.objects);
         return this.loads.add(message.folder, message.objects, message.warm);
       case "moved":
-        for (const id of message.objectIds) this.#move(id, message.tier);
+        for (const id of message.objectIds) this.#move(id, message.tier, message.copy);
         return;
       case "forget":
         this.#keeps.cancel(message.objectIds);
@@ -173,11 +173,12 @@ export class DiskTier {
         return this.loads.forget(message.objectIds, message.rootKeys);
     }
   }
+
   /** Where a file is now, or still is. */
-  #move(id: string, tier: FileTier): void {
+  #move(id: string, tier: FileTier, copy = 0): void {
     if (tier === "disk") {
       const object = this.#fetches.arrived(id);
-      if (object !== undefined) this.loads.add(this.#folder, [object], false);
+      if (object !== undefined) this.loads.add(this.#folder, [{ ...object, copy }], false);
       return;
     }
     const object = this.#fetches.notNow(id) ? undefined : this.loads.objectOf(id);

@@ -316,7 +316,7 @@ export class Loads {
 
   async #load({ load, reader }: Reading): Promise<void> {
     const { emit, nowMs, onChange } = this.#options;
-    const { id: objectId } = load.object;
+    const { id: objectId, copy } = load.object;
     const [beganMs, waits] = [nowMs(), new TurnWaits(nowMs)];
     try {
       const { bytes, isWhole } = await this.#read(load, await reader, waits);
@@ -335,7 +335,8 @@ export class Loads {
       this.counts.outcomes.failed += 1;
       this.forget([objectId]);
       this.#faults.note();
-      emit({ type: "load failed", objectId, reason: error instanceof Damaged ? error.message : reasonOf(error) });
+      const reason = error instanceof Damaged ? error.message : reasonOf(error);
+      emit({ type: "load failed", objectId, reason, ...(copy !== undefined && { copy }) });
       onChange();
     }
   }
