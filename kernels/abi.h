@@ -138,6 +138,12 @@ SPG_API void spg_close(spg_context *context);
 SPG_API int32_t spg_isa_of(const spg_context *context);
 
 /*
+ * held 1: until it is 0 again the threads wait awake between calls, for a millisecond at most. For the calls of one step,
+ * which follow each other at once.
+ */
+SPG_API int32_t spg_hold_threads(spg_context *context, int32_t held);
+
+/*
  * inverse_frequencies: [rotary_dim / 2] float64; angle of pair i at position n is n * inverse_frequencies[i].
  * rope_layers: [layer_count] 1 where q and k are rotated, 0 where they are left as they are.
  */

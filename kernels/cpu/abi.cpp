@@ -122,6 +122,12 @@ int32_t spg_isa_of(const spg_context *context) {
   return context ? context->isa : 0;
 }
 
+int32_t spg_hold_threads(spg_context *context, int32_t held) {
+  if (!context) return SPG_E_NULL;
+  context->threads->hold(held != 0);
+  return SPG_OK;
+}
+
 int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *frequencies,
                       const uint8_t *rope_layers, spg_pool **out) {
   if (!context || !config || !rope_layers || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;

@@ -9,7 +9,7 @@
 namespace spg {
 namespace {
 
-constexpr std::chrono::microseconds kSpinTime(5);
+constexpr std::chrono::microseconds kSpinTime(5), kHeldSpinTime(1000);
 
 void relax() {
 #if defined(__x86_64__)
@@ -21,10 +21,10 @@ uint32_t job_of(uint64_t state) {
   return static_cast<uint32_t>(state >> 32);
 }
 
-/* Spins until `done` returns true or the spin time is over. */
+/* Spins until `done` returns true or the time is over. */
 template <class Done>
-bool spin(Done done) {
-  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+bool spin(Done done, std::chrono::microseconds time = kSpinTime) {
+  const auto end = std::chrono::steady_clock::now() + time;
   do {
     for (int i = 0; i < 32; i++) {
       if (done()) return true;
@@ -92,6 +92,7 @@ bool ThreadPool::wait_for_job(uint32_t &seen) {
   auto ready = [this, seen] {
     return stopping_.load(std::memory_order_relaxed) || job_of(state_.load(std::memory_order_seq_cst)) != seen;
   };
+  if (held()) spin([this, ready] { return ready() || !held(); }, kHeldSpinTime);
   if (!spin(ready)) {
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);

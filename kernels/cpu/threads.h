@@ -24,6 +24,13 @@ class ThreadPool {
   ThreadPool(const ThreadPool &) = delete;
   ThreadPool &operator=(const ThreadPool &) = delete;
 
+  /*
+   * While held, workers wait for the next job awake, for a millisecond at most: between the jobs of one step waking them
+   * takes longer than the jobs of a small model.
+   */
+  void hold(bool held) { held_.store(held, std::memory_order_relaxed); }
+  bool held() const { return held_.load(std::memory_order_relaxed); }
+
   int size() const { return static_cast<int>(workers_.size()) + 1; }
   /* Runs tasks count - 1 down to 0 on all threads; returns when all are done. */
   void run(int count, TaskBody body, void *argument);
@@ -45,6 +52,7 @@ class ThreadPool {
   std::atomic<int> unfinished_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> held_{false};
   TaskBody body_ = nullptr;
   void *argument_ = nullptr;
 };

@@ -38,7 +38,11 @@ export interface TestServerOptions {
 export async function startTestServer(options: TestServerOptions = {}): Promise<TestServer> {
   const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), "spangate-test-"));
   const adminKey = "sk-admin-key-of-a-server-that-only-this-test-talks-to";
+  // Tests and benchmarks run on another path when their environment names one.
+  const { SPANGATE_DENSE = "", SPANGATE_ISA = "" } = process.env;
   const env = {
+    SPANGATE_DENSE,
+    SPANGATE_ISA,
     SPANGATE_LOG: "warn",
     SPANGATE_PORT: "0",
     ...(options.model === "one-layer" && { SPANGATE_MODEL: oneLayerFolder() }),

@@ -84,6 +84,21 @@ export class CpuKernels {
     return matrix;
   }
 
+  /**
+   * Lets the threads wait awake between the calls of `step`, which follow each other at once: waking them each time
+   * takes longer than the products of a small model.
+   */
+  async holdThreads<Result>(step: () => Promise<Result>): Promise<Result> {
+    this.#assertOpen();
+    const hold = (held: number) => this.#library.symbols.spg_hold_threads(this.#context, held);
+    this.#library.check("holdThreads", hold(1));
+    try {
+      return await step();
+    } finally {
+      if (!this.#closed) hold(0);
+    }
+  }
+
   /** out [tokenIds.length][table.width] = the table's rows, as float32. */
   embedRows(table: EmbeddingTable, tokenIds: Int32Array, out: Float32Array): void {
     this.#assertOpen();

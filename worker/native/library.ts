@@ -15,6 +15,7 @@ const symbols = {
   spg_strerror: { args: ["i32"], returns: "ptr" },
   spg_open: { args: ["i32", "i32", "ptr"], returns: "i32" },
   spg_close: { args: ["ptr"], returns: "void" },
+  spg_hold_threads: { args: ["ptr", "i32"], returns: "i32" },
   spg_isa_of: { args: ["ptr"], returns: "i32" },
   spg_pool_open: { args: ["ptr", "ptr", "ptr", "ptr", "ptr"], returns: "i32" },
   spg_pool_close: { args: ["ptr"], returns: "void" },

@@ -58,6 +58,8 @@ export class CpuBackend implements Backend {
   readonly #kernels: CpuKernels;
   readonly #pool: KvPool;
   readonly #dense: Dense;
+  /** Whether all of a step runs on the threads of the kernels. */
+  readonly #ownsCores: boolean;
   readonly #headNorms: readonly (HeadNorms | undefined)[];
   readonly #embedding: EmbeddingTable;
   readonly #buffers: StepBuffers;
@@ -70,6 +72,7 @@ export class CpuBackend implements Backend {
     this.#pool = pool;
     this.mover = new CpuBlockMover(pool, arithmeticOf(parts.kernels.isa, options.dense));
     this.#dense = parts.dense;
+    this.#ownsCores = options.dense === "native";
     this.#maxRows = options.maxRows;
     this.#headNorms = readHeadNorms(model);
     this.#embedding = readEmbedding(model);
@@ -140,7 +143,12 @@ export class CpuBackend implements Backend {
     }
   }
 
-  async forward(batch: Batch): Promise<Float32Array> {
+  /** Onnxruntime's threads take the cores between two attentions: there ours must sleep. */
+  forward(batch: Batch): Promise<Float32Array> {
+    return this.#ownsCores ? this.#kernels.holdThreads(() => this.#step(batch)) : this.#step(batch);
+  }
+
+  async #step(batch: Batch): Promise<Float32Array> {
     const { layerCount } = this.#config;
     await this.#begin(batch);
     for (let layer = 0; layer < layerCount - 1; layer++) {
@@ -201,8 +209,11 @@ export class CpuBackend implements Backend {
 
   /** Runs a decode step of `rows` rows without attention: the lower bound that `bench decode` quotes. */
   async runDenseOnly(rows: number): Promise<void> {
-    for (let index = 0; index < this.#config.layerCount; index++) await this.#dense.run(index, rows);
-    await this.#dense.head(rows);
+    const pass = async (): Promise<void> => {
+      for (let index = 0; index < this.#config.layerCount; index++) await this.#dense.run(index, rows);
+      await this.#dense.head(rows);
+    };
+    await (this.#ownsCores ? this.#kernels.holdThreads(pass) : pass());
   }
 
   /** Bytes of the pool that are in memory now. */
