@@ -143,7 +143,8 @@ export class Supervisor {
       return;
     }
     child.readySinceMs = performance.now();
-    this.#options.log("info", "worker ready", { worker: child.id, device: child.device, restarts: child.restarts });
+    const { id: worker, device, restarts } = child;
+    this.#options.log("info", "worker ready", { worker, device, backend: message.card.backend, restarts });
     this.#firstReady.resolve();
     this.#events?.onReady(child.id);
   }

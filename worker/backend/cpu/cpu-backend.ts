@@ -51,7 +51,8 @@ export function numericMode({ weightMode, dense, kvType }: Arithmetic): string {
 type Arithmetic = Pick<CpuBackendOptions, "weightMode" | "dense" | "kvType">;
 
 export class CpuBackend implements Backend {
-  readonly name = "cpu";
+  /** With the instruction set that was found, which the log names when a worker is ready. */
+  readonly name: string;
   readonly shape: BackendShape;
   readonly mover: CpuBlockMover;
   readonly #config: ModelConfig;
@@ -67,6 +68,7 @@ export class CpuBackend implements Backend {
 
   private constructor(parts: Parts) {
     const { model, options, pool, blockCount } = parts;
+    this.name = `cpu/${arithmeticOf(parts.kernels.isa, options.dense)}`;
     this.#config = model.config;
     this.#kernels = parts.kernels;
     this.#pool = pool;
