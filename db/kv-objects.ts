@@ -3,7 +3,7 @@ import { and, asc, desc, eq, gt, inArray, lt, ne, or, sql } from "drizzle-orm";
 import type { CorpusId, FileId, FragmentId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { findRow, insertRow, listRows } from "./rows.ts";
-import { kvObjects, kvScopes } from "./schema.ts";
+import { fragments, kvObjects, kvScopes } from "./schema.ts";
 
 export type KvScopeRow = typeof kvScopes.$inferSelect;
 export type KvObjectRow = typeof kvObjects.$inferSelect;
@@ -25,6 +25,21 @@ export const gone = {
 
 export function findKvScope(db: Db, name: string): KvScopeRow | undefined {
   return findRow(db, "findKvScope", kvScopes, { name });
+}
+
+/** Objects of these fragments as they were prepared last, in the order of their chains. */
+export function kvObjectsOfFragments(db: Db, ids: readonly FragmentId[]): readonly KvObjectRow[] {
+  return db
+    .statement("kvObjectsOfFragments", (orm) =>
+      orm
+        .select({ object: kvObjects })
+        .from(fragments)
+        .innerJoin(kvObjects, eq(kvObjects.spanKey, fragments.preparedSpanKey))
+        .where(inArray(fragments.id, [...ids]))
+        .orderBy(asc(kvObjects.position))
+        .all(),
+    )
+    .map(({ object }) => object);
 }
 
 /** @returns numbers of those that there are */

@@ -76,7 +76,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const records = openRecords(db, storage, log, options.env);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
-  const { kv, kvScopes } = openKvObjects(config, { db, secret, workers, tenants, env: options.env, log });
+  const { kv, kvScopes, prefetch } = openKvObjects(config, { db, secret, workers, tenants, env: options.env, log });
   const spans = openSpans({ workers, text, tenants, meter, kv, metrics: () => records.metrics });
   const [searches, threads] = [new Searches(db), openThreads()];
   const corpusSalt = saltsOf(tenants, corpusOwners, kvScopes);
@@ -85,6 +85,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     ...{ spans, searches, sealer: tenants.sealer, sourceNetworks: config.sourceNetworks },
     ...searchModels(config, embedding),
     onSearched: meter.spend,
+    onNamed: (tenantId, ids) => prefetch.want(tenantId, ids),
     onFileDeleted: (tenantId, fileId) => {
       const salt = tenants.saltIfAny(tenantId, saltNameOfFile(fileId));
       if (salt !== undefined) spans.evictCorpora([salt]);

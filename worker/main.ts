@@ -56,6 +56,7 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
     case "keep":
     case "catalog":
     case "moved":
+    case "prefetch":
     case "forget":
       return engine.tiers.disk?.receive(message);
     case "stats":

@@ -55,8 +55,10 @@ export function openQueries(parts: QueryParts): QueryService {
     card: () => registry.card(),
     lowererFor: text.queryLowererFor,
     cacheSalt: (tenantId) => tenants.cacheSalt(tenantId, undefined),
-    retrieve: (tenantId, { filters, ...search }, signal) =>
-      corpus.retrieve({ tenantId, ...search, filters: filters as AttributeFilter | undefined, signal }),
+    retrieve: (tenantId, { filters: given, ...search }, signal) => {
+      const filters = given as AttributeFilter | undefined;
+      return corpus.retrieve({ tenantId, ...search, filters, signal, isAhead: true });
+    },
     fragments: (tenantId, ids) => corpus.readFragments(tenantId, ids),
     fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
     countTokens: (part) => text.tokenizer.countTokens(part),

@@ -21,6 +21,7 @@ import { Registry } from "../dispatch/workers/registry.ts";
 import { Supervisor, type WorkerEvents } from "../dispatch/workers/supervisor.ts";
 import type { BucketSettings } from "../kv/bucket.ts";
 import { KvObjects } from "../kv/objects.ts";
+import { KvPrefetch } from "../kv/prefetch.ts";
 import { KvScopes } from "../kv/scopes.ts";
 import { Mover } from "../mover/mover.ts";
 import { moverEnvironment, workerEnvironment } from "../process/child-environment.ts";
@@ -104,7 +105,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     maxWaiting: limits.waitingRequests,
     maxWaitingTokens: limits.waitingTokens,
     abortGraceMs: limits.abortGraceMs,
-    blocksInFiles: (blockKeys) => options.kv?.().blocksOnDisk(blockKeys) ?? 0,
+    blocksInFiles: (blockKeys) => options.kv?.().places?.blocksOnDisk(blockKeys) ?? 0,
     ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
     ...(options.onFailed && { onFailed: options.onFailed }),
   });
@@ -169,7 +170,7 @@ interface KvParts {
   readonly env: WorkersOptions["env"];
   readonly db: Db;
   readonly secret: ServerSecret;
-  readonly workers: Pick<Workers, "registry" | "supervisor" | "dispatcher">;
+  readonly workers: Pick<Workers, "registry" | "residency" | "supervisor" | "dispatcher">;
   readonly tenants: TenantService;
   readonly log: Log;
 }
@@ -194,7 +195,7 @@ function bucketOf(
 
 /** KV in files: knows workers, the database and the folder. */
 export function openKvObjects(config: Config, { db, secret, workers, tenants, env, log }: KvParts) {
-  const { registry, supervisor, dispatcher } = workers;
+  const { registry, residency, supervisor, dispatcher } = workers;
   const kvScopes = new KvScopes(secret.derive("kv"));
   const kv = new KvObjects({
     ...{ db, scopes: kvScopes, folder: config.kvDiskPath, mostBytes: config.kvDiskBytes, log },
@@ -206,5 +207,14 @@ export function openKvObjects(config: Config, { db, secret, workers, tenants, en
     ownerOf: (tenantId) => dispatcher.kvOwnerOf(tenantId),
     quotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId, "disk"),
   });
-  return { kv, kvScopes };
+  const leastBusy = (): string | undefined => {
+    const [first, ...others] = registry.ready();
+    return others.reduce((best, it) => (best && it.pendingTokens < best.pendingTokens ? it : best), first)?.id;
+  };
+  const prefetch = new KvPrefetch({
+    ...{ db, places: () => kv.places, likelyWorker: leastBusy },
+    isHeld: (spanKey) => residency.holders(spanKey).length > 0,
+    send: (workerId, message) => supervisor.send(workerId, message),
+  });
+  return { kv, kvScopes, prefetch };
 }

@@ -155,15 +155,25 @@ export class Corpus {
   }
 
   /** Best fragments for a question. @throws ApiError, with param `vector_store_ids` where one is unknown */
-  retrieve(request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
+  async retrieve(request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
     const { db, searches, onSearched, hybridByDefault = false, reranker } = this.#deps;
     const [corpora, vectors] = [this.corpora, this.#vectorizer];
-    return retrieve({ db, corpora, searches, vectors, hybridByDefault, onSearched, reranker }, request);
+    const deps = { db, corpora, searches, vectors, hybridByDefault, onSearched, reranker };
+    const found = await retrieve(deps, request);
+    if (request.isAhead === true) this.#named(request.tenantId, found);
+    return found;
   }
 
   /** Reads fragments in the order of the ids; undefined for each fragment that the tenant may not see. */
   readFragments(tenantId: TenantId, ids: readonly string[]): ReturnType<typeof readFragments> {
-    return readFragments(this.#deps.db, this.corpora, tenantId, ids);
+    const found = readFragments(this.#deps.db, this.corpora, tenantId, ids);
+    this.#named(tenantId, found);
+    return found;
+  }
+
+  #named(tenantId: TenantId, found: readonly (Pick<RetrievedFragment, "id"> | undefined)[]): void {
+    const ids = found.flatMap((fragment) => fragment?.id ?? []);
+    this.#deps.onNamed?.(tenantId, ids);
   }
 
   /**

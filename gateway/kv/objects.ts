@@ -224,9 +224,9 @@ export class KvObjects {
     return this.#isOn ? this.#places.tiersHolding(blockKeys) : [];
   }
 
-  /** How many of a chain's first blocks lie in files on the disk. */
-  blocksOnDisk(blockKeys: readonly BlockKey[]): number {
-    return this.#isOn ? this.#places.blocksOnDisk(blockKeys) : 0;
+  /** Where objects are; undefined: none are kept. */
+  get places(): KvPlaces | undefined {
+    return this.#isOn ? this.#places : undefined;
   }
 
   /**

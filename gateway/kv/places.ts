@@ -174,6 +174,22 @@ export class KvPlaces {
     moved(fetched === "here" ? "disk" : "s3");
   }
 
+  /**
+   * Brings an object that may soon be wanted, if no file has to make room for it.
+   * @returns whether it is in the folder
+   */
+  async fetchAhead(objectId: string): Promise<boolean> {
+    const { db } = this.#options;
+    const row = findKvObject(db, objectId);
+    if (row === undefined) return false;
+    if (row.onDisk !== 1) {
+      const canCome = this.#bucket?.canFetch(objectId) === true;
+      if (!canCome || this.makeRoom(row.bytes, row.tenantId, 0) !== undefined) return false;
+      await this.fetch(objectId);
+    }
+    return findKvObject(db, objectId)?.onDisk === 1;
+  }
+
   /** The object, with which copy of it the folder has. */
   numbered(object: KvObject): KvObject {
     const copy = this.#copyOf(object.id);

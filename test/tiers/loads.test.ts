@@ -61,6 +61,22 @@ describe("requests over spans in files", () => {
     expect(found).toBe(sum([long, ...spans].map(({ length }) => length)));
   });
 
+  test("that were named are read before anybody asks, and not read again", async () => {
+    const world = worldWithFiles();
+    const [named, gone] = [objects[5], objects[4]];
+    world.engine.tiers.disk?.receive({ type: "forget", objectIds: [gone?.id ?? ""] });
+    world.engine.tiers.disk?.receive({
+      type: "prefetch",
+      objectIds: [gone?.id ?? "", "0".repeat(32), named?.id ?? ""],
+    });
+    await until(() => world.messages.some(({ type }) => type === "loaded"), "it is read");
+    const message = submitPlan("a", { spans: [spans[5] ?? long], question: countUp(80, 5) });
+    world.engine.submit(message);
+    await world.settle();
+    expect([world.tokensOf("a"), world.backend.rowCount]).toEqual([answerOf(message), 8]);
+    expect(world.messages.filter(({ type }) => type === "loaded")).toHaveLength(1);
+  });
+
   test("are said to be of the disk until they are evicted", async () => {
     const world = worldWithFiles();
     const sources = async (id: string, tokens: readonly Int32Array[]) => {

@@ -150,6 +150,11 @@ export class Shares {
     this.#addFree(blockId, account);
   }
 
+  /** When a free block was let go, by the pool's clock. */
+  freedAtMs(blockId: BlockId): number {
+    return this.#freedAtMs[blockId];
+  }
+
   /** Asks for the block, in use, to be retained when it is free; the longest time that was asked for counts. */
   prolong(blockId: BlockId, retention: number): void {
     this.#retention[blockId] = Math.max(this.#retention[blockId], retention);

@@ -208,6 +208,8 @@ export type KvFileMessage =
       /** Of what is in the folder: `copy` of each object. */
       readonly copy?: number;
     }
+  /** A question may soon want these objects of the folder; most likely at this worker. */
+  | { readonly type: "prefetch"; readonly objectIds: readonly string[] }
   /**
    * These objects, and all of chains with these root keys, are gone: what is being loaded or written of them is
    * dropped. Blocks go by `evict`.

@@ -167,6 +167,8 @@ export class DiskTier {
       case "moved":
         for (const id of message.objectIds) this.#move(id, message.tier, message.copy);
         return;
+      case "prefetch":
+        return this.loads.prefetch(message.objectIds);
       case "forget":
         this.#keeps.cancel(message.objectIds);
         this.#fetches.forget(message.objectIds, message.rootKeys);

@@ -24,6 +24,7 @@ import { LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
 import { ObjectReader } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
+import { Unasked } from "./unasked.ts";
 
 export interface LoadsOptions extends LoadCostsOptions {
   readonly shape: ObjectShape;
@@ -60,8 +61,6 @@ interface Reading {
 /** Files are read before their turn comes: so many, and so many bytes. */
 const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
 const leastPatienceMs = 1_000;
-/** What is not asked for is loaded until so much of the pool is in use. */
-const warmPart = 3 / 4;
 
 /** What came of a load: bytes of blocks that were stored, and whether all of the object is there. */
 interface Loaded {
@@ -83,8 +82,7 @@ export class Loads {
   readonly #claimed = new Set<BlockKey>();
   /** How many loads each request waits for. */
   readonly #waiting = new Map<Requester, number>();
-  /** Ids of objects to load by themselves, the one used last first. */
-  readonly #warm: string[] = [];
+  readonly #unasked: Unasked;
   #isWarming = false;
   #folder = "";
   #isRunning = false;
@@ -92,6 +90,7 @@ export class Loads {
   constructor(options: LoadsOptions) {
     this.#options = options;
     this.#faults = new LoadFaults(options.nowMs);
+    this.#unasked = new Unasked(options);
     this.costs = new LoadCosts(options);
   }
 
@@ -118,7 +117,16 @@ export class Loads {
     for (const object of objects) {
       this.#byLastKey.set(object.lastKey, object);
       this.#lastKeys.set(object.id, object.lastKey);
-      if (warm) this.#warm.push(object.id);
+      if (warm) this.#unasked.warm(object.id);
+    }
+    this.#start();
+  }
+
+  /** A question may soon want these: they are loaded while no request waits for files. */
+  prefetch(objectIds: readonly string[]): void {
+    for (const id of objectIds) {
+      const object = this.objectOf(id);
+      if (object !== undefined) this.#unasked.name(object);
     }
     this.#start();
   }
@@ -262,6 +270,7 @@ export class Loads {
       hasLoaded = true;
       await this.#load(reading);
       this.#end(reading.load);
+      this.#unasked.end(reading.load.object);
     }
     this.#isRunning = false;
     if (hasLoaded) this.#options.onChange();
@@ -283,20 +292,12 @@ export class Loads {
   }
 
   #nextUnasked(): Load | undefined {
-    while (this.#hasEmptyPart() && !this.#faults.isResting) {
-      const id = this.#warm.shift();
-      if (id === undefined) return undefined;
-      const object = this.objectOf(id);
-      if (object === undefined || this.#open.has(id) || this.#options.cache.has(object.lastKey)) continue;
-      return this.#openLoad(object, object.owner, this.#bytesOf(object));
-    }
-    return undefined;
-  }
-
-  #hasEmptyPart(): boolean {
-    const { pool, cache, reservedBlocks } = this.#options;
-    const empty = pool.availableCount - cache.cachedFreeCount;
-    return empty > reservedBlocks() && pool.blockCount - empty < warmPart * pool.blockCount;
+    if (this.#faults.isResting) return undefined;
+    const object = this.#unasked.next((id) => {
+      const known = this.#open.has(id) ? undefined : this.objectOf(id);
+      return known === undefined || this.#options.cache.has(known.lastKey) ? undefined : known;
+    });
+    return object && this.#openLoad(object, object.owner, this.#bytesOf(object));
   }
 
   /** Nothing more comes of it; who still lacks its blocks computes them. */
@@ -377,15 +378,16 @@ export class Loads {
       const content = contentOf(tokenIds, object.position, index, shape.blockTokens);
       if (cache.store(blockId, keys[index], before, content, derivation)) cache.noteTier(blockId, "disk");
       cache.release(blockId);
+      this.#unasked.brought(object, keys[index], blockId);
       bytes += plain.byteLength;
     }
     return { bytes, isWhole: true };
   }
 
   /** Whether a free block may be used: one that was reserved for a request that waits, or one that holds nothing. */
-  #mayTake({ requesters }: Load): boolean {
+  #mayTake({ requesters, object }: Load): boolean {
     for (const { reservedBlocks } of requesters) if (reservedBlocks > 0) return true;
-    return this.#hasEmptyPart();
+    return this.#unasked.mayTake(object);
   }
 }
 

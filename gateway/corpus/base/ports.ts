@@ -1,5 +1,5 @@
 /** What the corpus side needs from other parts of the server. The composition root provides it. */
-import type { FileId, TenantId } from "../../../db/ids.ts";
+import type { FileId, FragmentId, TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
 import type { KvTier, WorkerTier } from "../../../worker/contract/tiers.ts";
@@ -163,6 +163,8 @@ export interface CorpusDeps {
   readonly reranker?: Reranker | undefined;
   /** Called with the tokens that a tenant's searches gave to the models for embeddings and for ranking. */
   readonly onSearched?: (tenantId: TenantId, tokens: number) => void;
+  /** A search or a query has named these fragments, and a question over them may follow. */
+  readonly onNamed?: (tenantId: TenantId, ids: readonly FragmentId[]) => void;
   /** Whether searches that do not name a ranking use words and vectors with equal weight; otherwise words only. */
   readonly hybridByDefault?: boolean;
   /** Called when a file of the tenant was deleted: work that needs it has to end. */

@@ -33,6 +33,8 @@ export interface RetrieveRequest {
   readonly rerank?: boolean | undefined;
   /** Aborted when nobody waits for what is found any more. */
   readonly signal?: AbortSignal | undefined;
+  /** true: what is found stands in no prompt yet, so its KV may be brought nearer meanwhile. */
+  readonly isAhead?: boolean;
 }
 
 export interface HybridWeights {

@@ -109,7 +109,8 @@ async function search(
   const { query, max_results: wanted } = input;
   const vectorStoreIds = storesOf(corpus, caller, input.vector_store_ids);
   const { tenantId, signal } = caller;
-  const found = await corpus.retrieve({ tenantId, vectorStoreIds, query, maxResults: wanted, signal });
+  const searched = { tenantId, vectorStoreIds, query, maxResults: wanted };
+  const found = await corpus.retrieve({ ...searched, signal, isAhead: true });
   const text = found.length === 0 ? "Nothing was found." : passagesText(found);
   return { content: [{ type: "text", text }], structuredContent: { passages: found.map(passageOf) } };
 }

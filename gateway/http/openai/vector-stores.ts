@@ -107,7 +107,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     const queries = typeof fields.query === "string" ? [fields.query] : fields.query;
     const { signal } = c.req.raw;
     const search = {
-      ...{ tenantId, signal },
+      ...{ tenantId, signal, isAhead: true },
       vectorStoreIds: [row.id],
       query: queries.join("\n"),
       maxResults: fields.max_num_results,

@@ -45,24 +45,25 @@ describe("the requests of one tree", () => {
 test("files count for every worker, at what loading takes, so none stands in a line for what it could load", () => {
   const span = spanRun("x", 320);
   const key = span.blockKeys.at(-1) as BlockKey;
-  const place = (options: Parameters<typeof readyRig>[1] = {}): number => {
+  const place = (holder: string, pendingTokens: number, options: Parameters<typeof readyRig>[1] = {}): number => {
     const { dispatcher, residency, registry, submitted } = started(options);
     const previousKeys = [span.rootKey, ...span.blockKeys].slice(0, span.blockKeys.length);
     const tokenCounts = span.blockKeys.map(() => 16);
-    residency.apply("worker-0", [
-      { sequence: 1, type: "stored", blockKeys: span.blockKeys, previousKeys, tokenCounts },
-    ]);
-    registry.addLoad("worker-0", 0, 400);
+    residency.apply(holder, [{ sequence: 1, type: "stored", blockKeys: span.blockKeys, previousKeys, tokenCounts }]);
+    registry.addLoad(holder, 0, pendingTokens);
     dispatcher.submit(request("a", { plan: plan([7, 8, 9], [span]) }));
     return submitted().findIndex((ids) => ids.length > 0);
   };
-  expect(place()).toBe(0);
+  expect(place("worker-0", 400)).toBe(0);
   const asked: unknown[] = [];
   const blocksInFiles = (blockKeys: readonly BlockKey[]): number => {
     asked.push(blockKeys.at(-1));
     return blockKeys.at(-1) === key ? blockKeys.length : 0;
   };
-  expect(place({ blocksInFiles })).toBe(1);
+  expect(place("worker-0", 400, { blocksInFiles })).toBe(1);
+  // Half of 320 tokens is what loading is taken to cost.
+  expect(place("worker-0", 150, { blocksInFiles })).toBe(0);
+  expect(place("worker-1", 150, { blocksInFiles })).toBe(1);
   expect(asked).toContain(key);
 });
 

@@ -44,7 +44,14 @@ describe("chooseWorker", () => {
     const files = { ...idle("c"), fileTokens: 900, loadCost: 450 };
     expect(chooseWorker([idle("a"), below], 1000, "")).toBe("b");
     expect(chooseWorker([idle("a"), files], 1000, "")).toBe("c");
-    expect(chooseWorker([idle("a", 900), below, files], 1000, "")).toBe("a");
+    for (const [holder, other] of [
+      ["a", "b"],
+      ["b", "a"],
+    ] as const) {
+      const holds = idle(holder, 900);
+      expect(chooseWorker([holds, { ...below, id: other }], 1000, "")).toBe(holder);
+      expect(chooseWorker([holds, { ...files, id: other }], 1000, "")).toBe(holder);
+    }
     // Who loads waits alone: a loaded prompt is no reason to stand in the line of a busy worker.
     const busy = { ...idle("a", 900), pendingTokens: 500 };
     expect(chooseWorker([busy, files], 1000, "")).toBe("c");
