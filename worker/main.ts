@@ -16,9 +16,9 @@ function emit(message: WorkerMessage): void {
   process.send?.(message);
 }
 
-/** Ends the process once the last message has left: it goes through a pipe that `exit` would cut. */
-function exitSoon(exitCode: number): void {
-  setTimeout(() => process.exit(exitCode), 100);
+/** Ends the process once this message has left, and so all before it: they go through a pipe that `exit` would cut. */
+function endWith(message: WorkerMessage, exitCode: number): void {
+  process.send?.(message, undefined, undefined, () => process.exit(exitCode));
 }
 
 async function open(config: WorkerConfig): Promise<Engine> {
@@ -62,7 +62,7 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
     case "stats":
       return emit({ type: "stats", id: message.id, stats: statsOf(engine, opened) });
     case "drain":
-      void engine.drain().then(() => exitSoon(0));
+      void engine.drain().then(() => endWith({ type: "kv", events: [] }, 0));
       return;
   }
 }
@@ -98,8 +98,7 @@ async function openOrGiveUp(): Promise<Engine | undefined> {
   try {
     return await open(parseWorkerConfig(process.env));
   } catch (error) {
-    emit({ type: "fatal", message: error instanceof Error ? error.message : String(error) });
-    exitSoon(1);
+    endWith({ type: "fatal", message: error instanceof Error ? error.message : String(error) }, 1);
     return undefined;
   }
 }

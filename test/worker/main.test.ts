@@ -65,6 +65,24 @@ test("serves a request and answers stats", async () => {
   expect(await worker.child.exited).toBe(0);
 });
 
+test("ends with all that it had to say, also when the gateway does not read for a while", async () => {
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
+  await worker.next("ready");
+  const message = submit(Int32Array.of(1, 2, 3), 120);
+  // Each token is sent with the probabilities of twenty: more in all than the pipe holds.
+  const sampling = { ...greedySampling, topLogprobs: 20 };
+  const ids = Array.from({ length: 8 }, (_, index) => `request ${index}`);
+  for (const requestId of ids) {
+    worker.child.send({ ...message, requestId, params: { ...message.params, sampling } });
+  }
+  worker.child.send({ type: "drain" });
+  await worker.next("tokens");
+  Bun.sleepSync(1_000);
+  expect(await worker.child.exited).toBe(0);
+  const ends = worker.messages.filter(({ type }) => type === "finished");
+  expect(ends).toHaveLength(ids.length);
+});
+
 test("has a lower priority than the gateway, which everybody waits for", async () => {
   const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
   await worker.next("ready");
