@@ -1,5 +1,5 @@
 /**
- * A decode step of the engine (schedule, ONNX segments, attention, sampling) against its ONNX segments alone,
+ * A decode step of the engine (schedule, dense algebra, attention, sampling) against its dense algebra alone,
  * step by step in turn, in one process.
  */
 
@@ -102,11 +102,11 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const bars: Bar[] = rows
     .filter(({ contextTokens }) => contextTokens === barContextTokens)
     .map(({ batchSize, contextTokens, stepMs, denseMs }) =>
-      atMost(`step / ONNX segments, batch ${batchSize}, context ${contextTokens}`, stepMs / denseMs, 1.6),
+      atMost(`step / dense algebra, batch ${batchSize}, context ${contextTokens}`, stepMs / denseMs, 1.6),
     );
   return {
     model: `${model.id} (${mode})`,
-    header: ["batch", "context", "step ms", "ONNX segments ms", "ratio"],
+    header: ["batch", "context", "step ms", "dense algebra ms", "ratio"],
     rows: rows.map((row) => [
       String(row.batchSize),
       String(row.contextTokens),
@@ -121,7 +121,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 
 export const decodeBench: Bench = {
   name: "decode",
-  summary: "A decode step against its ONNX segments alone, batch 1 and 8",
+  summary: "A decode step against its dense algebra alone, batch 1 and 8",
   options: { model: "DIR  model folder (the demo model)", weights: "float32 | int8", kv: kvOption },
   run,
 };
