@@ -162,7 +162,7 @@ function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd }: Pip
     retrieve: (tenantId, query, search, signal) =>
       corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined, signal }),
     readFiles: (tenantId, files, signal) => corpus.promptFiles.read(tenantId, files, signal),
-    fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
+    fragmentsUsed: (fragments, use) => corpus.fragmentsUsed(fragments, use),
     requestMs: limits.requestMs,
     onRunEnd,
   });

@@ -33,7 +33,7 @@ export interface QueryParts {
     readonly queryLowererFor: (card: ModelCard) => QueryLowering;
   };
   readonly tenants: Pick<TenantService, "cacheSalt">;
-  readonly corpus: Pick<Corpus, "retrieve" | "readFragments" | "evictDeleted">;
+  readonly corpus: Pick<Corpus, "retrieve" | "readFragments" | "fragmentsUsed">;
   readonly reduceArity: number | undefined;
   readonly onLateEnd: QueryServiceDeps["onLateEnd"];
 }
@@ -60,7 +60,7 @@ export function openQueries(parts: QueryParts): QueryService {
       return corpus.retrieve({ tenantId, ...search, filters, signal, isAhead: true });
     },
     fragments: (tenantId, ids) => corpus.readFragments(tenantId, ids),
-    fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
+    fragmentsUsed: (fragments, use) => corpus.fragmentsUsed(fragments, use),
     countTokens: (part) => text.tokenizer.countTokens(part),
     filters: attributeFilterSchema,
     residents,

@@ -6,7 +6,7 @@ import { visibleFragmentIds } from "../../db/fragments.ts";
 import type { FragmentId, TenantId } from "../../db/ids.ts";
 import { CorpusService } from "./base/corpora.ts";
 import { GrantService } from "./base/grants.ts";
-import type { CorpusDeps } from "./base/ports.ts";
+import type { CorpusDeps, RequestUse, UsedFragment } from "./base/ports.ts";
 import { openExpiry, Sweeper } from "./deletion/sweep.ts";
 import { ContentStore } from "./files/content-store.ts";
 import { FileService } from "./files/files.ts";
@@ -18,6 +18,7 @@ import { Vectorizer } from "./ingest/vectorize.ts";
 import { FragmentService } from "./prepare/fragments.ts";
 import { PinService } from "./prepare/pins.ts";
 import { PrepareService } from "./prepare/prepare.ts";
+import { UsedFragments } from "./prepare/used-fragments.ts";
 import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./search/retrieve.ts";
 import type { Searches } from "./search/searches.ts";
 import { SourceService } from "./sources/sources.ts";
@@ -43,6 +44,7 @@ export class Corpus {
   readonly #sweeper: Sweeper;
   readonly #expiry: ReturnType<typeof openExpiry>;
   readonly #vectorizer: Vectorizer | undefined;
+  readonly #used: UsedFragments;
 
   /**
    * The constructor starts nothing; see `start`. Construct before the server takes requests, because it lists the
@@ -105,6 +107,7 @@ export class Corpus {
     this.grants = new GrantService(db, this.corpora, (salt, grantee) => spans.evictDerived(salt, grantee));
     this.prepare = new PrepareService({ db, corpora: this.corpora, spans, sweeper: this.#sweeper, log });
     this.pins = new PinService({ db, corpora: this.corpora, fragments: this.fragments, spans, corpusSalt, log });
+    this.#used = new UsedFragments({ db, spans, log });
     this.sources = new SourceService({
       ...{ db, corpora: this.corpora, files: this.files, corpusFiles: this.corpusFiles, storage: deps.storage },
       ...{ sealer: deps.sealer, networks: deps.sourceNetworks ?? [], nowMs: Date.now, log },
@@ -180,7 +183,7 @@ export class Corpus {
    * Call when a request that used these fragments has ended. Fragments that were deleted while it ran are evicted once
    * more, because the request's worker may have stored them after the sweep.
    */
-  evictDeleted(fragments: readonly Pick<RetrievedFragment, "id" | "corpusId" | "text" | "salt">[]): void {
+  #evictDeleted(fragments: readonly UsedFragment[]): void {
     if (fragments.length === 0) return;
     const ids: readonly FragmentId[] = fragments.map(({ id }) => id);
     const visible = visibleFragmentIds(this.#deps.db, ids);
@@ -190,6 +193,12 @@ export class Corpus {
       const corpusSeq = findCorpusAnyState(this.#deps.db, corpusId)?.seq ?? 0;
       this.#sweeper.evict(corpusSeq, [{ id, text, ordinal: 0 }], salt);
     }
+  }
+
+  /** A request has ended whose prompt held these fragments. */
+  fragmentsUsed(fragments: readonly UsedFragment[], use: RequestUse): void {
+    this.#evictDeleted(fragments);
+    this.#used.note(fragments, use);
   }
 
   /** All workers forget the tenant's KV, including its corpora's fragments. @returns blocks that were held */

@@ -6,6 +6,7 @@ import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
 import { limits } from "../config.ts";
+import type { RequestUse } from "../corpus/base/ports.ts";
 import type { Awaitable } from "../corpus/search/retrieve.ts";
 import { type MergedEvents, mergeCompletions } from "../generate/completion.ts";
 import type { AnswerSources } from "../generate/plan-documents.ts";
@@ -48,7 +49,7 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   readonly retrieve: (tenantId: TenantId, search: Search, signal: AbortSignal) => Awaitable<readonly FoundFragment[]>;
   readonly fragments: (tenantId: TenantId, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
   /** Called with the fragments that a query has used, when it has ended. */
-  readonly fragmentsUsed: (fragments: readonly FoundFragment[]) => void;
+  readonly fragmentsUsed: (fragments: readonly FoundFragment[], use: RequestUse) => void;
   readonly countTokens: (text: string) => number;
   /** Schema of a retrieve's filters. */
   readonly filters: z.ZodType;
@@ -179,7 +180,7 @@ export class QueryService {
       },
       [Symbol.dispose]: () => {
         ender.abort();
-        if (resolver.found.length > 0) this.#deps.fragmentsUsed(resolver.found);
+        if (resolver.found.length > 0) this.#deps.fragmentsUsed(resolver.found, { tenantId, readAtMs: startMs });
       },
     };
   }

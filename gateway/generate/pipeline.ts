@@ -8,6 +8,7 @@ import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
+import type { RequestUse } from "../corpus/base/ports.ts";
 import type { Awaitable, RetrievedFragment } from "../corpus/search/retrieve.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Lowerer, LowerMessage } from "../lower/plan.ts";
@@ -83,7 +84,7 @@ export interface PipelineDeps {
   ) => Awaitable<readonly RetrievedFragment[]>;
   readonly readFiles: ReadFiles;
   /** Called when a request that used retrieved fragments has ended. */
-  readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
+  readonly fragmentsUsed: (fragments: readonly RetrievedFragment[], use: RequestUse) => void;
   readonly requestMs: number;
   /** Called for every run that has ended, read or not. `isFirst` is true for the first choice of its prompt. */
   readonly onRunEnd?: (tenantId: TenantId, end: EndEvent, isFirst: boolean) => void;
@@ -205,7 +206,8 @@ export class Pipeline {
       onError: (error) => throwNamed(error, schemaParam),
       onEnd: () => {
         ender.abort();
-        if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
+        if (retrieved.length > 0)
+          this.#deps.fragmentsUsed(retrieved, { tenantId, retention: request.retention, readAtMs });
       },
     });
   }

@@ -48,7 +48,7 @@ import { KvPlaces } from "./places.ts";
 import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
 import type { KvScopes } from "./scopes.ts";
-import { type KeepWork, type KeptSpan, KvWrites, type PendingObject } from "./writes.ts";
+import { type KeepWish, type KeepWork, type KeptSpan, KvWrites, type PendingObject } from "./writes.ts";
 
 export interface KvObjectsOptions {
   readonly db: Db;
@@ -231,14 +231,13 @@ export class KvObjects {
 
   /**
    * Has a worker write a span that it holds. Resolves when that is done, or will not be.
-   * @param usedBefore only files that were last used before this time (Unix milliseconds) make room; default: any
    * @returns why there is no room; undefined: there is, or nothing is kept
    */
   async keep(
     workerId: string,
     span: KeptSpan,
     salt: CacheSalt,
-    usedBefore = Number.MAX_SAFE_INTEGER,
+    { usedBefore = Number.MAX_SAFE_INTEGER, isWanted }: KeepWish = {},
   ): Promise<NoRoom | undefined> {
     const facts = this.#options.scopes.factsOf(salt);
     const format = this.#format();
@@ -246,6 +245,7 @@ export class KvObjects {
     const ends: Promise<void>[] = [];
     let refusal: NoRoom | undefined;
     for (let first = 0; first < span.blockKeys.length && refusal === undefined; first += extentBlocks) {
+      if (this.#writes.isFull && (isWanted === undefined || !(await this.#writes.freed(isWanted)))) return "full";
       const end = this.#keepExtent({ workerId, span, salt, facts, format, usedBefore }, first);
       if (typeof end === "string") refusal = end;
       else if (end !== undefined) ends.push(end);

@@ -23,6 +23,14 @@ export interface KeptSpan {
   readonly tokenIds: Int32Array;
 }
 
+/** How a span is to be kept. */
+export interface KeepWish {
+  /** Only files that were last used before this time (Unix milliseconds) make room; default: any. */
+  readonly usedBefore?: number | undefined;
+  /** Given, it waits in line for as long as this is true; absent: it is not kept now when the line is full. */
+  readonly isWanted?: () => boolean;
+}
+
 /** What is to be written. */
 export interface KeepWork {
   readonly workerId: string;
@@ -38,12 +46,33 @@ interface Entry {
   readonly end: PromiseWithResolvers<void>;
 }
 
+/** Bytes of files that may be asked for and not written yet. */
+const mostInLine = 256 * 1024 * 1024;
+
 export class KvWrites {
   readonly #entries = new Map<string, Entry>();
   readonly #byLastKey = new Map<BlockKey, Entry>();
   /** Objects that were dropped, and the worker that has not said yet that it has done with each. */
   readonly #dropped = new Map<string, string>();
+  readonly #mostBytes: number;
+  /** Resolve when one of the writes has ended. */
+  #waiting: (() => void)[] = [];
   #bytes = 0;
+
+  constructor(mostBytes = mostInLine) {
+    this.#mostBytes = mostBytes;
+  }
+
+  /** So much is in line that no more is to be asked for. */
+  get isFull(): boolean {
+    return this.#bytes >= this.#mostBytes;
+  }
+
+  /** Resolves when there is room in the line. @returns false: it is not wanted any more */
+  async freed(isWanted: () => boolean): Promise<boolean> {
+    while (this.isFull && isWanted()) await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    return isWanted();
+  }
 
   /** Bytes of all files that are being written. */
   get bytes(): number {
@@ -78,6 +107,7 @@ export class KvWrites {
     this.#entries.delete(objectId);
     if (this.#byLastKey.get(pending.object.lastKey) === entry) this.#byLastKey.delete(pending.object.lastKey);
     this.#bytes -= pending.bytes;
+    for (const wake of this.#waiting.splice(0)) wake();
     end.resolve();
     return pending;
   }

@@ -176,6 +176,19 @@ export class SpanService implements SpanPort {
     return this.#deps.residency.holders(spanKey, tier).map(workerNumber);
   }
 
+  async keepUsed(span: SpanText, readAtMs: number) {
+    const { kv, residency, dispatcher } = this.#deps;
+    if (kv === undefined) return undefined;
+    await this.warmSpan(span);
+    const lowered = this.lowerSpan(span);
+    const spanKey = lowered.blockKeys.at(-1);
+    const workerId = spanKey === undefined ? undefined : residency.holders(spanKey)[0];
+    if (spanKey === undefined || workerId === undefined || kv.isKept(spanKey)) return undefined;
+    if (dispatcher.evictions.concern({ plan: { runs: [lowered] }, tenantId: "" }, readAtMs)) return undefined;
+    await kv.keep(workerId, lowered, span.salt);
+    return kv.tiersHolding(lowered.blockKeys).length > 0 ? { spanKey, worker: workerNumber(workerId) } : undefined;
+  }
+
   isKept(spanKey: BlockKey): boolean {
     return this.#deps.kv?.isKept(spanKey) !== false;
   }
@@ -222,10 +235,11 @@ export class SpanService implements SpanPort {
     const { kv, dispatcher } = this.#deps;
     if (goal?.tier === "host" && report !== undefined) return this.#awaitHostCopy(span, report, signal);
     if (kv === undefined || report === undefined || goal?.tier === "device") return;
-    const plan = this.#lowerer().preparePlan([span]);
-    if (dispatcher.evictions.concern({ plan, tenantId: "" }, readAtMs)) return;
     const lowered = this.lowerSpan(span);
-    const refusal = await kv.keep(report.workerId, lowered, span.salt, goal?.sinceMs);
+    const plan = { runs: [lowered] };
+    const isWanted = (): boolean => !signal.aborted && !dispatcher.evictions.concern({ plan, tenantId: "" }, readAtMs);
+    if (!isWanted()) return;
+    const refusal = await kv.keep(report.workerId, lowered, span.salt, { usedBefore: goal?.sinceMs, isWanted });
     const isThere = (): boolean => goal === undefined || kv.tiersHolding(lowered.blockKeys).includes(goal.tier);
     // Files go to a bucket one after the other.
     const untilMs = performance.now() + (goal?.tier === "s3" && refusal === undefined ? longestUploadMs : 0);

@@ -161,7 +161,7 @@ export const gatewaySettings = {
     value: "SIZE",
     byDefault: "`auto`",
     meaning:
-      "files of prepared and pinned KV, sealed, which are there after a restart; what was used longest ago makes room; `auto`: a quarter of what is free; 0: none are kept, and those that were are removed. On a GPU it needs `SPANGATE_KV_HOST_BYTES`",
+      "files of KV that was prepared, pinned or used twice, sealed, which are there after a restart; what was used longest ago makes room; `auto`: a quarter of what is free; 0: none are kept, and those that were are removed. On a GPU it needs `SPANGATE_KV_HOST_BYTES`",
   },
   SPANGATE_KV_DISK_PATH: {
     schema: folder().optional(),

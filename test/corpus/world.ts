@@ -137,6 +137,15 @@ export class FakeSpans implements SpanPort {
     return [];
   }
 
+  /** Fragments that were to be kept because of their use. */
+  readonly keptByUse: string[] = [];
+
+  async keepUsed(span: SpanText) {
+    this.keptByUse.push(span.id);
+    const spanKey = this.lowerSpan(span).blockKeys.at(-1);
+    return spanKey === undefined ? undefined : { spanKey, worker: 0 };
+  }
+
   isKept(): boolean {
     return true;
   }

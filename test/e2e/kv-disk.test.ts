@@ -176,7 +176,7 @@ test("a job brings fragments to where it is told, or says why not; a pin in file
   expect(failed).toContain("No more KV fits into what the tenant may keep in files.");
 });
 
-test("a pinned fragment that a question had computed is there after a restart", async () => {
+test("a pinned fragment that a question had computed, and one that two had used, are there after a restart", async () => {
   const dataDir = newFolder();
   const first = await startTestServer({ dataDir });
   const { client, apiKey, id: tenantId } = await first.tenant("pinner");
@@ -189,11 +189,24 @@ test("a pinned fragment that a question had computed is there after a restart", 
   const [fragment] = await listAll<{ id: string }>(client, `/admin/v1/vector_stores/${storeId}/fragments`);
   await client.json("POST", `/admin/v1/fragments/${fragment?.id}/pin`);
   await until(() => rowsIn(dataDir).objects > 0, "the fragment is kept");
+  const { id: otherId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "asked twice" });
+  await waitForFile(client, otherId, await addFile(client, otherId, "b.txt", new Blob([text.slice(800, 1_600)])));
+  const twice = { ...it, storeId: otherId };
+  const before = rowsIn(dataDir).objects;
+  const other = await ask(first, twice);
+  expect(rowsIn(dataDir).objects).toBe(before);
+  await ask(first, twice);
+  await until(() => rowsIn(dataDir).objects > before, "what is used again is kept");
   await killed(first);
   await using second = await startTestServer({ dataDir });
-  const after = await ask(second, it);
-  expect(after.content).toBe(asked.content);
-  expect(after.found).toBeGreaterThan(100);
+  for (const [store, expected] of [
+    [it, asked],
+    [twice, other],
+  ] as const) {
+    const after = await ask(second, store);
+    expect(after.content).toBe(expected.content);
+    expect(after.found).toBeGreaterThan(100);
+  }
 });
 
 const unusable: Readonly<Record<string, (folder: string) => void>> = {

@@ -91,7 +91,7 @@ export class KvRig implements Disposable {
   }
 
   keep(salt: CacheSalt, from: number, tokenCount = 20, usedBefore?: number): ReturnType<KvObjects["keep"]> {
-    return this.kv.keep("worker-0", spanOf(salt, from, tokenCount), salt, usedBefore);
+    return this.kv.keep("worker-0", spanOf(salt, from, tokenCount), salt, { usedBefore });
   }
 
   /** Objects that a worker was told of since the start. */

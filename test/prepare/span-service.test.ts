@@ -72,6 +72,29 @@ class FakeFiles implements NonNullable<SpanServiceDeps["kv"]> {
   evictTenant = (): void => undefined;
 }
 
+describe("what was used", () => {
+  test("is kept by a worker that holds it, once; not when nobody does or it was evicted meanwhile", async () => {
+    const files = new FakeFiles();
+    using rig = service(["cpu"], undefined, files);
+    rig.processes[0]?.ready();
+    const [a, b] = [fragment("a", 10), fragment("b", 10)];
+    const { blockKeys, rootKey } = rig.spans.lowerSpan(a);
+    const readAtMs = performance.now();
+    expect(await rig.spans.keepUsed(a, readAtMs)).toBeUndefined();
+    const device = { goal: { tier: "device", sinceMs: 0, tokensThere: 0 } } as const;
+    await prepare(rig.spans, [a, b], undefined, device);
+    expect(await rig.spans.keepUsed(a, readAtMs)).toEqual({ spanKey: blockKeys.at(-1) ?? rootKey, worker: 0 });
+    expect(files.tiersHolding(blockKeys)).toEqual(["disk"]);
+    expect(await rig.spans.keepUsed(a, readAtMs)).toBeUndefined();
+    rig.dispatcher.evictions.evict(rig.spans.lowerSpan(b).blockKeys, rootKey);
+    // The text is there again; the request had read the one that was deleted.
+    await prepare(rig.spans, [b], undefined, device);
+    expect(await rig.spans.keepUsed(b, readAtMs)).toBeUndefined();
+    expect(files.kept.size).toBe(blockKeys.length);
+    expect(await rig.spans.keepUsed(b, performance.now())).toBeDefined();
+  });
+});
+
 describe("where prepared KV has to be", () => {
   const goal = (tier: KvTier) => ({ goal: { tier, sinceMs: 0, tokensThere: 0 } });
 

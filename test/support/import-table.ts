@@ -164,6 +164,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "db/ids.ts",
     "worker/contract",
     "gateway/base",
+    "gateway/corpus/base/ports.ts",
     "gateway/corpus/search",
     "gateway/dispatch",
     "gateway/lower",

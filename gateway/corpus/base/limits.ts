@@ -92,6 +92,8 @@ export const corpusLimits = {
    * 16,000 characters takes a tenth of a second.
    */
   maxSearchMs: 10_000,
+  /** Fragments that are known to have been read once; at their second use they are kept in files. */
+  readFragments: 65_536,
   /** Milliseconds that a search waits for a thread, behind the tenant's own searches and in turn with others'. */
   maxSearchWaitMs: 60_000,
   maxPageItems: 100,

@@ -1,7 +1,8 @@
 /** What the corpus side needs from other parts of the server. The composition root provides it. */
-import type { FileId, FragmentId, TenantId } from "../../../db/ids.ts";
+import type { CorpusId, FileId, FragmentId, TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
+import type { RetentionTime } from "../../../worker/contract/owners.ts";
 import type { KvTier, WorkerTier } from "../../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import type { Hold } from "../../base/hold.ts";
@@ -17,6 +18,12 @@ export interface SpanText {
   readonly id: string;
   readonly text: string;
   readonly salt: CacheSalt;
+}
+
+/** A fragment that a prompt held. */
+export interface UsedFragment extends SpanText {
+  readonly id: FragmentId;
+  readonly corpusId: CorpusId;
 }
 
 export interface PreparedSpan {
@@ -43,6 +50,15 @@ export interface PrepareGoal {
   /** Since when that has been worked on, and tokens of spans that have been brought there since. */
   readonly sinceMs: number;
   readonly tokensThere: number;
+}
+
+/** A request that has read fragments and has ended. */
+export interface RequestUse {
+  readonly tenantId: TenantId;
+  /** How long the caller asks for its prompt to be retained. */
+  readonly retention?: RetentionTime | undefined;
+  /** When the texts were read, by performance.now(): what was deleted since is not kept. */
+  readonly readAtMs: number;
 }
 
 export interface SpanPort {
@@ -96,6 +112,15 @@ export interface SpanPort {
   readonly tiers: readonly KvTier[];
   /** Blocks that the tenant may pin in a tier: what its quota allows, or without a quota a part of the tier. */
   mostPinnedBlocks(tenantId: TenantId, tier: KvTier): number;
+  /**
+   * Has a worker that holds a span write it to a file, if it is in none and the line of files to be written has room.
+   * @param readAtMs when the text was read: a text that was evicted since is not kept
+   * @returns where it is from, once it is in a file; undefined: it is not, or was before
+   */
+  keepUsed(
+    span: SpanText,
+    readAtMs: number,
+  ): Promise<{ readonly spanKey: BlockKey; readonly worker: number } | undefined>;
   /** Whether the span would be there after a restart, or cannot be made so now. */
   isKept(spanKey: BlockKey): boolean;
   /** The tiers that all workers share and that hold all of a span. */

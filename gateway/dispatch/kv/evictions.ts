@@ -3,6 +3,7 @@
  * Blocks that are resident go at once, and blocks that are being computed are not kept. A request that read its texts
  * before an eviction may be sent after it, because it waited or is tried again: it then runs without keeping any KV.
  */
+import type { PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
 import type { DispatchRequest, WorkOwner } from "../request/request.ts";
@@ -12,6 +13,11 @@ import type { KvHistory } from "./history.ts";
 import type { KvOwners } from "./owners.ts";
 import type { PendingBlocks } from "./pending-blocks.ts";
 import type { Residency } from "./residency.ts";
+
+/** Runs of a request, as far as they say what it reads, and whose request it is. */
+interface UseOfTexts extends Pick<DispatchRequest, "tenantId"> {
+  readonly plan: { readonly runs: readonly Pick<PlanRun, "rootKey" | "blockKeys" | "quotes">[] };
+}
 
 export interface EvictionsOptions {
   readonly registry: Pick<Registry, "ready">;
@@ -91,7 +97,7 @@ export class Evictions {
   }
 
   /** Whether texts that the request uses were evicted after it read them. */
-  concern({ plan, tenantId }: Pick<DispatchRequest, "plan" | "tenantId">, readAtMs: number): boolean {
+  concern({ plan, tenantId }: UseOfTexts, readAtMs: number): boolean {
     const isSince = (atMs: number | undefined): boolean => atMs !== undefined && atMs >= readAtMs;
     if (isSince(this.#tenants.get(tenantId))) return true;
     if (this.#lastMs < readAtMs) return false;

@@ -269,11 +269,11 @@ describe("deleting", () => {
     const keys = used.flatMap((hit) => world.spans.lowerSpan(hit).blockKeys);
     // What the worker stores for the request after the sweep had passed.
     for (const key of keys) world.spans.resident.add(key);
-    world.corpus.evictDeleted(used);
+    world.corpus.fragmentsUsed(used, { tenantId, readAtMs: performance.now() });
     expect(keys.filter((key) => world.spans.resident.has(key))).toEqual([]);
     const kept = await search(store.id);
     const residentBefore = world.spans.resident.size;
-    world.corpus.evictDeleted(kept);
+    world.corpus.fragmentsUsed(kept, { tenantId, readAtMs: performance.now() });
     expect(world.spans.resident.size).toBe(residentBefore);
   });
 
