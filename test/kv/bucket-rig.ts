@@ -3,7 +3,7 @@ import { systemFolderFiles } from "../../gateway/kv/folder.ts";
 import { MoverError } from "../../gateway/mover/protocol.ts";
 import { until } from "../support/until.ts";
 import { FakeMover } from "./fake-mover.ts";
-import { KvRig, saltA } from "./rig.ts";
+import { card, KvRig, saltA } from "./rig.ts";
 
 export const away = new MoverError("bucket", "the S3 server answered 403");
 
@@ -17,6 +17,7 @@ export class BucketRig extends KvRig {
     mostBytes = 2 ** 40,
     diskBytes = 2 ** 40,
     files = systemFolderFiles,
+    model = card,
   } = {}): Promise<void> {
     const openMover = (serverId: string) => {
       this.serverIds.push(serverId);
@@ -25,6 +26,7 @@ export class BucketRig extends KvRig {
     await this.start({
       mostBytes: diskBytes,
       files,
+      card: () => model,
       bucket: { address, mostBytes, openMover, quotaBytesOf: (id) => this.bucketQuotas.get(id) },
     });
   }

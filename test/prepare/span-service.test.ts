@@ -12,6 +12,8 @@ import type { BlockKey } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
 import { makeRig, corpusSalt as salt } from "../dispatch/rig.ts";
+import { BucketRig } from "../kv/bucket-rig.ts";
+import { card, saltA } from "../kv/rig.ts";
 import { until } from "../support/until.ts";
 import { models, textSide } from "../text/models.ts";
 
@@ -115,6 +117,34 @@ describe("where prepared KV has to be", () => {
     expect(files.touched).toEqual(rig.spans.lowerSpan(a).blockKeys.slice(-1));
     // Only the span that was not there was given to a worker.
     expect(rig.processes[0]?.submits.at(-1)?.plan.runs.map(({ spanId }) => spanId)).toEqual(["b"]);
+  });
+
+  test("a bucket: it waits until the copy is there, and does not compute again what is", async () => {
+    using bucket = new BucketRig();
+    const { blockTokens } = fakeCard;
+    const model = { ...card, blockTokens, kvFormat: { name: "fake", blockTokens, blockBytes } };
+    await bucket.open({ model });
+    using rig = service(["cpu"], undefined, bucket.kv);
+    rig.processes[0]?.ready();
+    const span = { ...fragment("a", 10), salt: saltA };
+    const gate = Promise.withResolvers<void>();
+    bucket.mover.fault = (job) => (job.is === "put" ? gate.promise : undefined);
+    let isDone = false;
+    const preparing = prepare(rig.spans, [span], undefined, goal("s3")).finally(() => {
+      isDone = true;
+    });
+    await until(() => bucket.mover.jobs.some((job) => job.startsWith("put")), "it is on its way");
+    // Time enough for a job that does not wait.
+    await Bun.sleep(50);
+    expect([isDone, bucket.places]).toEqual([false, ["11"]]);
+    gate.resolve();
+    expect(await preparing).toMatchObject([{ id: "a", source: "computed", worker: 0 }]);
+    expect([bucket.places, bucket.mover.objects.size]).toEqual([["12"], 1]);
+    expect(await prepare(rig.spans, [span], undefined, goal("s3"))).toMatchObject([
+      { id: "a", source: "s3", worker: null },
+    ]);
+    expect(rig.processes[0]?.submits.length).toBe(1);
+    await bucket.kv.stop();
   });
 
   test("the host's memory: it waits for the copy, and says what has no room", async () => {
