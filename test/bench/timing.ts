@@ -4,12 +4,15 @@
  * the victim itself must tell all, or the probe would be too weak to find a leak.
  */
 import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { askChat } from "../../gateway/cli/support/operations.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { type Auc, aucOf } from "./support/auc.ts";
+import { tierOf } from "./support/kv-tiers.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
+import { probeFragments, type TierProbe } from "./support/tier-probe.ts";
 
 const textTokens = 256;
 const defaultSamples = 2_000;
@@ -19,8 +22,8 @@ const question = "What is it about?";
 /** Where the text stands: at the begin of the prompt, or in a span. */
 type Path = "prefix" | "span";
 
-interface Arm {
-  readonly path: Path;
+interface Arm<Where = Path | "fragment"> {
+  readonly path: Where;
   readonly prober: "another tenant" | "the same tenant";
   readonly cachedMs: number[];
   readonly freshMs: number[];
@@ -28,14 +31,21 @@ interface Arm {
 
 async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const samples = Number(option("samples") ?? defaultSamples);
-  if (!Number.isInteger(samples) || samples < 2) throw new Error("--samples is a whole number, 2 or more");
+  if (!Number.isInteger(samples) || samples < 2) throw new CommandError("--samples is a whole number, 2 or more");
+  const tierName = option("tier");
+  if (tierName !== undefined) {
+    const tier = tierOf(tierName);
+    if (tier === "s3") throw new CommandError("--tier is host or disk");
+    const probe = await probeFragments({ tier, samples, warmUpSamples, tokens: textTokens, say });
+    return tierReport(tier, samples, probe);
+  }
   await using server = await startTestServer();
   const victim = (await server.tenant("victim")).client;
   const other = (await server.tenant("other")).client;
   const texts = new SpanTexts();
   let textCount = 0;
   const nextText = (): string => texts.textOf(textTokens, ++textCount);
-  const arms = (["prefix", "span"] as const).flatMap((path): Arm[] => [
+  const arms = (["prefix", "span"] as const).flatMap((path): Arm<Path>[] => [
     { path, prober: "another tenant", cachedMs: [], freshMs: [] },
     { path, prober: "the same tenant", cachedMs: [], freshMs: [] },
   ]);
@@ -55,6 +65,16 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
     }
   }
   return reportOf(arms, samples, server.model);
+}
+
+/** The report of texts whose KV was outside the pool, with what shows that it was there. */
+function tierReport(tier: string, samples: number, { model, arms, fromTier }: TierProbe): BenchReport {
+  const report = reportOf(
+    arms.map((arm) => ({ path: "fragment", ...arm })),
+    samples,
+    `${model}, KV in ${tier}`,
+  );
+  return { ...report, bars: [...report.bars, atLeast(`cached texts that came from ${tier}, share`, fromTier, 0.99)] };
 }
 
 const isHeads = (): boolean => Math.random() < 0.5;
@@ -94,7 +114,7 @@ function reportOf(arms: readonly Arm[], samples: number, model: string): BenchRe
   };
 }
 
-function barsOf(path: Path, prober: Arm["prober"], { auc, from, to }: Auc): Bar[] {
+function barsOf(path: Arm["path"], prober: Arm["prober"], { auc, from, to }: Auc): Bar[] {
   const name = `AUC of ${prober}, ${path}`;
   if (prober === "the same tenant") return [atLeast(name, auc, 0.95)];
   return [atLeast(`${name}, lower end`, from, 0.46), atMost(`${name}, upper end`, to, 0.54)];
@@ -103,6 +123,9 @@ function barsOf(path: Path, prober: Arm["prober"], { auc, from, to }: Auc): Bar[
 export const timingBench: Bench = {
   name: "timing",
   summary: "What the time of an answer tells of texts that another tenant had computed",
-  options: { samples: `texts an arm (default ${defaultSamples})` },
+  options: {
+    samples: `texts an arm (default ${defaultSamples})`,
+    tier: "host | disk  where the victim's KV is, and not in the pool; texts are then fragments of vector stores",
+  },
   run,
 };
