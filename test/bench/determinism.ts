@@ -1,7 +1,8 @@
 /**
  * At temperature 0 an answer is the same text however it is computed: alone and cold, in a full batch, from
- * prepared fragments, and from fragments prepared again after their eviction. Where float32 rounding flips a
- * near-tie, the margin between the two tokens in the lone run is shown.
+ * prepared fragments, from fragments prepared again after their eviction, and with `--tier` from fragments that left the
+ * pool and were brought back. Where float32 rounding flips a near-tie, the margin between the two tokens in the lone run
+ * is shown.
  */
 import type { HttpClient } from "../../gateway/cli/support/client.ts";
 import { kvBytesOf } from "../../worker/native/cpu-kernels.ts";
@@ -10,8 +11,10 @@ import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from
 import { mapConcurrent } from "./support/concurrent.ts";
 import { type EvalQuestion, evalRequest, readEvalQuestions } from "./support/eval-sets.ts";
 import { kvOption, kvSettings } from "./support/kv.ts";
+import { tierOf } from "./support/kv-tiers.ts";
 import { fillerWords } from "./support/prompts.ts";
 import { figure } from "./support/stats.ts";
+import { tierAnswers } from "./support/tier-answers.ts";
 
 const defaultQuestionCount = 200;
 const batchConcurrency = 64;
@@ -86,6 +89,8 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
     (_, i) => all[Math.floor((i * all.length) / questionCount)],
   ).filter((question) => question !== undefined);
   const kv = option("kv");
+  const tier = option("tier");
+  if (tier !== undefined) return await tierAnswers({ tier: tierOf(tier), kv, questions, say });
   // As many tokens as in float16: eviction is by prompts of so many.
   const poolBytes = kv === "mx8" ? kvBytesOf("mx8", kvBytes / 2) : kvBytes;
   await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(poolBytes), ...kvSettings(kv) } });
@@ -164,6 +169,10 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const determinismBench: Bench = {
   name: "determinism",
   summary: "200 answers at temperature 0: alone, in a full batch, prepared, prepared again after eviction",
-  options: { questions: `N  how many (${defaultQuestionCount})`, kv: kvOption },
+  options: {
+    questions: `N  how many (${defaultQuestionCount})`,
+    kv: kvOption,
+    tier: "host | disk  where KV is that left the pool; questions are then about fragments of vector stores",
+  },
   run,
 };

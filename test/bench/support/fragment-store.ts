@@ -1,13 +1,15 @@
-/** Vector stores of prepared fragments that have the same length, and questions over all of a store's fragments. */
+/** Vector stores whose fragments have the same length or are given texts, and questions over them. */
 import { HttpClient } from "../../../gateway/cli/support/client.ts";
 import { CommandError } from "../../../gateway/cli/support/command.ts";
 import {
   addFile,
   askChat,
   type ChatAnswer,
+  listAll,
   prepareStore,
   waitForFile,
 } from "../../../gateway/cli/support/operations.ts";
+import type { ChatAnswer as QueryAnswer, SpanSummary } from "../../../gateway/client/answers.ts";
 import type { TestServer } from "../../support/server.ts";
 import type { SpanTexts } from "./prompts.ts";
 
@@ -16,6 +18,12 @@ export interface FragmentStore {
   readonly fragments: number;
   /** Of each fragment's span. */
   readonly tokens: number;
+}
+
+export interface TextStore {
+  readonly id: string;
+  /** Ids of its fragments. */
+  readonly fragments: readonly string[];
 }
 
 /** Makes the store and prepares it. */
@@ -68,4 +76,40 @@ export class StoreAsker {
     if (spans.length !== fragments) throw new CommandError(`${spans.length} of ${fragments} fragments were found`);
     return answer;
   }
+}
+
+/**
+ * A store of these texts, each a fragment.
+ * @param tokens of a fragment at most
+ * @param textsPerFile 1 where two texts would fit into one fragment
+ */
+export async function ingestTexts(
+  client: HttpClient,
+  texts: readonly string[],
+  tokens: number,
+  textsPerFile = 500,
+): Promise<TextStore> {
+  const { id } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "texts" });
+  const chunking = { type: "static", static: { max_chunk_size_tokens: tokens, chunk_overlap_tokens: 0 } } as const;
+  for (let at = 0; at < texts.length; at += textsPerFile) {
+    const file = new Blob([texts.slice(at, at + textsPerFile).join("\n\n")]);
+    await waitForFile(client, id, await addFile(client, id, `${at}.txt`, file, { chunking_strategy: chunking }));
+  }
+  const listed = await listAll<{ id: string }>(client, `/admin/v1/vector_stores/${id}/fragments`);
+  if (listed.length !== texts.length) throw new CommandError(`${texts.length} texts are ${listed.length} fragments`);
+  return { id, fragments: listed.map((fragment) => fragment.id) };
+}
+
+/** The answer to a question over fragments, at temperature 0, and where each fragment's KV came from. */
+export async function askFragments(
+  client: HttpClient,
+  fragments: readonly string[],
+  { system, user }: { readonly system?: string; readonly user: string },
+  maxTokens: number,
+): Promise<{ readonly text: string; readonly sources: readonly SpanSummary["source"][] }> {
+  const plus = fragments.map((id) => ({ fragment: { id } }));
+  const cross = [...(system === undefined ? [] : [{ system }]), { plus }, { user }];
+  const g = { model: "", temperature: 0, max_tokens: maxTokens, min_tokens: 1, input: { cross } };
+  const { choices, spangate } = await client.json<QueryAnswer>("POST", "/v1/query/execute", { g });
+  return { text: choices[0]?.message.content ?? "", sources: spangate.spans.map(({ source }) => source) };
 }

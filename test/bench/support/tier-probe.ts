@@ -4,10 +4,9 @@
  * four, one of the victim's is prepared. Every fragment is asked for once.
  */
 import type { HttpClient } from "../../../gateway/cli/support/client.ts";
-import { CommandError } from "../../../gateway/cli/support/command.ts";
-import { addFile, listAll, prepareStore, waitForFile } from "../../../gateway/cli/support/operations.ts";
-import type { ChatAnswer } from "../../../gateway/client/answers.ts";
+import { prepareStore } from "../../../gateway/cli/support/operations.ts";
 import { startTestServer } from "../../support/server.ts";
+import { askFragments, ingestTexts } from "./fragment-store.ts";
 import { type FarTier, openTiers } from "./kv-tiers.ts";
 import { SpanTexts } from "./prompts.ts";
 import { poolOf } from "./worker-stats.ts";
@@ -45,8 +44,6 @@ interface Prober {
 
 /** Fragments that the pool has room for. Those that are prepared last are asked for last, when they have left it. */
 const poolFragments = 64;
-const textsPerFile = 500;
-
 export async function probeFragments(options: TierProbeOptions): Promise<TierProbe> {
   const { tier, samples, warmUpSamples, tokens, say } = options;
   const count = samples + warmUpSamples;
@@ -60,10 +57,10 @@ export async function probeFragments(options: TierProbeOptions): Promise<TierPro
   const other = (await server.tenant("other")).client;
   const proberOf = async (prober: TierArm["prober"], client: HttpClient, isVictim: boolean): Promise<Prober> => {
     say(`ingesting, ${prober}`);
-    const cached = await ingest(client, texts.slice(0, count), tokens);
+    const cached = await ingestTexts(client, texts.slice(0, count), tokens);
     if (isVictim) say(`preparing ${count} fragments`);
     if (isVictim) await prepareStore(client, cached.id, () => undefined, tier);
-    const fresh = await ingest(client, texts.slice(count), tokens);
+    const fresh = await ingestTexts(client, texts.slice(count), tokens);
     const arm = { prober, cachedMs: [], freshMs: [] };
     return { arm, client, cached: cached.fragments, fresh: fresh.fragments };
   };
@@ -86,26 +83,10 @@ export async function probeFragments(options: TierProbeOptions): Promise<TierPro
   return { model: server.model, arms: probers.map(({ arm }) => arm), fromTier: fromTier / samples };
 }
 
-/** A store of these texts, each a fragment. */
-async function ingest(client: HttpClient, texts: readonly string[], tokens: number) {
-  const { id } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "texts" });
-  const chunking = { type: "static", static: { max_chunk_size_tokens: tokens, chunk_overlap_tokens: 0 } } as const;
-  for (let at = 0; at < texts.length; at += textsPerFile) {
-    const file = new Blob([texts.slice(at, at + textsPerFile).join("\n\n")]);
-    await waitForFile(client, id, await addFile(client, id, `${at}.txt`, file, { chunking_strategy: chunking }));
-  }
-  const listed = await listAll<{ id: string }>(client, `/admin/v1/vector_stores/${id}/fragments`);
-  if (listed.length !== texts.length) throw new CommandError(`${texts.length} texts are ${listed.length} fragments`);
-  return { id, fragments: listed.map((fragment) => fragment.id) };
-}
-
 /** Milliseconds of an answer of one token over the fragment, as a client sees it, and where its KV came from. */
-async function ask(client: HttpClient, id: string): Promise<{ readonly ms: number; readonly source?: string }> {
-  const input = { cross: [{ plus: [{ fragment: { id } }] }, { user: "What is it about?" }] };
-  const query = { g: { model: "", temperature: 0, max_tokens: 1, min_tokens: 1, ignore_eos: true, input } };
+async function ask(client: HttpClient, fragment: string): Promise<{ readonly ms: number; readonly source?: string }> {
   const beganMs = performance.now();
-  const { spangate } = await client.json<ChatAnswer>("POST", "/v1/query/execute", query);
-  const ms = performance.now() - beganMs;
-  const [span] = spangate.spans;
-  return { ms, ...(span && { source: span.source }) };
+  const { sources } = await askFragments(client, [fragment], { user: "What is it about?" }, 1);
+  const [source] = sources;
+  return { ms: performance.now() - beganMs, ...(source !== undefined && { source }) };
 }
