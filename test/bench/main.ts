@@ -10,6 +10,7 @@ import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
 import { killGatewayBench } from "./kill-gateway.ts";
 import { killWorkerBench } from "./kill-worker.ts";
+import { kvWritesBench } from "./kv-writes.ts";
 import { lightTenantBench } from "./light-tenant.ts";
 import { llamaBench } from "./llama.ts";
 import { loweringBench } from "./lowering.ts";
@@ -60,6 +61,7 @@ const benches: readonly Bench[] = [
   killGatewayBench,
   restartBench,
   tiersBench,
+  kvWritesBench,
   streamsBench,
   reuseDecayBench,
   lightTenantBench,
