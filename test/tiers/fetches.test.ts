@@ -6,6 +6,7 @@ import type { FileTier } from "../../worker/contract/messages.ts";
 import { nobody } from "../../worker/contract/owners.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { Fetches } from "../../worker/tiers/fetches.ts";
+import { FetchCosts } from "../../worker/tiers/load-costs.ts";
 import type { LackingRun } from "../../worker/tiers/requester.ts";
 import { eosTokenIds, type TinyWorld } from "../engine/harness.ts";
 import { countUp, submitPlan } from "../engine/plans.ts";
@@ -123,19 +124,22 @@ function lacking(from: number): { readonly run: LackingRun; readonly object: KvO
   return { run, object: { id, dataKey: keyFrom(id), ...chain, owner: nobody } };
 }
 
-function openFetches() {
+/** @param tokenMs what a token takes to be computed */
+function openFetches(tokenMs = Number.POSITIVE_INFINITY) {
   const clock = { ms: 0 };
   const asked: string[] = [];
   const emit = (message: { readonly type: string; readonly objectId?: string }): void =>
     void asked.push(message.objectId ?? message.type);
   const fetches = new Fetches({
-    ...{ blockTokens, emit, isLoading: () => false, has: () => false, onChange: () => undefined },
+    ...{ blockTokens, blockBytes: 4_080, computeMs: (tokens: number) => tokens * tokenMs },
+    ...{ emit, isLoading: () => false, has: () => false, onChange: () => undefined },
     nowMs: () => clock.ms,
   });
   const runs = Array.from({ length: 6 }, (_, index) => lacking(1 + 100 * index));
   fetches.add(runs.map(({ object }) => object));
-  const want = (index: number): boolean => {
-    fetches.want([{ runs: [runs[index]?.run as LackingRun], openRun: undefined, reservedBlocks: 0 }]);
+  const want = (...indices: readonly number[]): boolean => {
+    const wanted = indices.flatMap((index) => runs[index]?.run ?? []);
+    fetches.want([{ runs: wanted, openRun: undefined, reservedBlocks: 0 }]);
     return fetches.isBusy;
   };
   return { clock, asked, fetches, want, ids: runs.map(({ object }) => object.id) };
@@ -167,4 +171,38 @@ test("one that comes in time ends a row of late ones", () => {
   expect(want(5)).toBe(true);
   fetches.forget([], [root]);
   expect([fetches.isBusy, want(5)]).toEqual([false, false]);
+});
+
+test("what is computed sooner than fetches took before is not asked for", () => {
+  // Each run has 20 tokens.
+  const { clock, asked, fetches, want, ids } = openFetches(1);
+  expect(want(0)).toBe(true);
+  clock.ms += 15;
+  fetches.arrived(ids[0] ?? "");
+  expect(want(1)).toBe(true);
+  clock.ms += 30;
+  fetches.arrived(ids[1] ?? "");
+  // 22.5 ms at the mean; two that follow each other are as soon here as one, and take longer to compute.
+  expect(want(2)).toBe(false);
+  expect(asked).toEqual(ids.slice(0, 2));
+  expect(want(2, 3)).toBe(true);
+  expect(asked).toEqual(ids.slice(0, 4));
+});
+
+test("of fetches that are under way together each waits for those before it", () => {
+  const clock = { ms: 0 };
+  const costs = new FetchCosts(() => clock.ms);
+  expect(costs.fetchMs([1_000])).toBe(0);
+  for (const id of ["a", "b", "c"]) costs.asked(id, 1_000);
+  for (const id of ["a", "b", "c"]) {
+    clock.ms += id === "a" ? 20 : 3;
+    costs.arrived(id);
+  }
+  expect(costs.fetchMs([1_000])).toBe(20);
+  expect(costs.fetchMs([1_000, 1_000])).toBe(23);
+  costs.asked("d", 1_000);
+  costs.asked("e", 1_000);
+  expect(costs.fetchMs([1_000])).toBeCloseTo(20 + 3 * 3, 9);
+  costs.gone("d");
+  expect(costs.fetchMs([1_000])).toBeCloseTo(20 + 2 * 3, 9);
 });

@@ -130,7 +130,10 @@ export class DiskTier {
     this.#keeps = new Keeps({ ...parts, shape, mover, turn: gaps.slices(() => false) });
     const { emit, onChange } = parts;
     const isLoading = (key: BlockKey): boolean => this.loads.isComing(key);
-    this.#fetches = new Fetches({ blockTokens, emit, onChange, nowMs, isLoading, has: (key) => parts.cache.has(key) });
+    const computeMs = (tokens: number): number => this.loads.costs.computeMs(tokens);
+    const sizes = { blockTokens, blockBytes: mover.format.bytes };
+    const has = (key: BlockKey): boolean => parts.cache.has(key);
+    this.#fetches = new Fetches({ ...sizes, computeMs, emit, onChange, nowMs, isLoading, has });
   }
 
   stats(): TierStats {

@@ -1,15 +1,20 @@
 /**
  * Objects that are in the bucket alone. When a request lacks one the gateway is asked for it, and its keys count as
  * claimed, as those of loads do, until its file is there and loads.ts goes on, or until the request has waited long
- * enough and computes. While the bucket is slow nobody waits; what is asked for is there for the next request.
+ * enough and computes. What all of a request is computed sooner than fetches took before is not asked for. While the
+ * bucket is slow nobody waits; what is asked for is there for the next request.
  */
-import { extentBlocks, type KvObject } from "../contract/kv-object.ts";
+import { extentBlocks, type KvObject, kvObjectSizes } from "../contract/kv-object.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
+import { FetchCosts } from "./load-costs.ts";
 import type { LackingRun, Requester } from "./requester.ts";
 
 export interface FetchesOptions {
   readonly blockTokens: number;
+  readonly blockBytes: number;
+  /** How long it takes to compute so many tokens. */
+  readonly computeMs: (tokens: number) => number;
   readonly emit: (message: WorkerMessage) => void;
   /** Whether a block is being loaded, so that what follows it in its chain is of use. */
   readonly isLoading: (key: BlockKey) => boolean;
@@ -27,6 +32,14 @@ interface Fetch {
   readonly deadlineMs: number;
 }
 
+/** The blocks of a run that an object has. */
+interface Part {
+  readonly object: KvObject;
+  readonly run: LackingRun;
+  readonly first: number;
+  readonly end: number;
+}
+
 /** A request waits for an object this long at most. */
 const patienceMs = 1_000;
 /** After so many late ones in a row nobody waits for a while, nor for one that was late or not to be had. */
@@ -34,6 +47,7 @@ const [mostLate, restMs] = [3, 60_000];
 
 export class Fetches {
   readonly #options: FetchesOptions;
+  readonly #costs: FetchCosts;
   readonly #byLastKey = new Map<BlockKey, KvObject>();
   readonly #lastKeys = new Map<string, BlockKey>();
   readonly #open = new Map<string, Fetch>();
@@ -45,6 +59,7 @@ export class Fetches {
 
   constructor(options: FetchesOptions) {
     this.#options = options;
+    this.#costs = new FetchCosts(options.nowMs);
   }
 
   /** Whether requests wait for what is being fetched. */
@@ -67,6 +82,7 @@ export class Fetches {
   arrived(id: string): KvObject | undefined {
     const object = this.#objectOf(id);
     if (this.#open.has(id)) this.#late = 0;
+    this.#costs.arrived(id);
     this.#remove(id);
     return object;
   }
@@ -74,6 +90,7 @@ export class Fetches {
   /** It cannot be fetched for now. @returns whether it is known to be in the bucket */
   notNow(id: string): boolean {
     if (this.#open.has(id)) this.#giveUp(id);
+    this.#costs.gone(id);
     return this.#lastKeys.has(id);
   }
 
@@ -95,12 +112,16 @@ export class Fetches {
       if (this.#late >= mostLate) this.#restsUntilMs = nowMs + restMs;
     }
     if (this.#byLastKey.size === 0) return;
-    for (const { runs } of requesters)
-      for (const run of runs) if (run.keyed && !run.complete) this.#wantRun(run, nowMs);
+    for (const { runs } of requesters) {
+      const parts = runs.flatMap((run) => (run.keyed && !run.complete ? this.#lackedBy(run, nowMs) : []));
+      if (parts.length > 0 && !this.#isComputedSooner(parts)) for (const part of parts) this.#ask(part, nowMs);
+    }
   }
 
-  #wantRun(run: LackingRun, nowMs: number): void {
+  /** What of a run is to be had from the bucket alone. */
+  #lackedBy(run: LackingRun, nowMs: number): readonly Part[] {
     const { blockTokens, isLoading, has } = this.#options;
+    const parts: Part[] = [];
     for (let first = extentBlocks * Math.floor(run.blocks.length / extentBlocks); first < run.blockCount; ) {
       const end = Math.min(first + extentBlocks, run.blockCount);
       const lastKey = run.keyAt(end - 1);
@@ -109,27 +130,42 @@ export class Fetches {
       const firstKey = run.keyAt(first);
       const isThere = firstKey !== undefined && has(firstKey) && lastKey !== undefined && has(lastKey);
       // Chains come from the first block on, so what follows a hole is of no use.
-      if (!isThere && (object === undefined ? lastKey === undefined || !isLoading(lastKey) : !fits)) return;
-      if (object !== undefined && !isThere && !this.#open.has(object.id) && !this.#ask(object, run, first, end, nowMs))
-        return;
+      if (!isThere && (object === undefined ? lastKey === undefined || !isLoading(lastKey) : !fits)) break;
+      if (object !== undefined && !isThere && !this.#open.has(object.id)) {
+        if (nowMs < (this.#givenUp.get(object.id) ?? 0)) break;
+        parts.push({ object, run, first, end });
+      }
       first = end;
     }
+    return parts;
   }
 
-  /** @returns whether requests wait for it */
-  #ask(object: KvObject, run: LackingRun, first: number, end: number, nowMs: number): boolean {
-    if (nowMs < (this.#givenUp.get(object.id) ?? 0)) return false;
+  /** Whether all of these parts of a request are computed before they would be here. */
+  #isComputedSooner(parts: readonly Part[]): boolean {
+    const { computeMs, blockTokens } = this.#options;
+    const bytes = parts.map(({ object }) => this.#bytesOf(object));
+    const blocks = parts.reduce((sum, { run, first, end }) => sum + end - Math.max(first, run.blocks.length), 0);
+    return this.#costs.fetchMs(bytes) > computeMs(blocks * blockTokens);
+  }
+
+  #bytesOf({ tokenCount }: KvObject): number {
+    return kvObjectSizes(tokenCount, this.#options).fileBytes;
+  }
+
+  #ask({ object, run, first, end }: Part, nowMs: number): void {
+    // It may be a part of another run of the request too.
+    if (this.#open.has(object.id)) return;
     this.#givenUp.delete(object.id);
     this.#options.emit({ type: "fetch", objectId: object.id });
     if (nowMs < this.#restsUntilMs) {
       this.#givenUp.set(object.id, nowMs + restMs);
-      return false;
+      return;
     }
+    this.#costs.asked(object.id, this.#bytesOf(object));
     const keys = Array.from({ length: end - first }, (_, index) => run.keyAt(first + index));
     const claims = keys.filter((key) => key !== undefined);
     for (const key of claims) this.#claimed.add(key);
     this.#open.set(object.id, { object, claims, deadlineMs: nowMs + patienceMs });
-    return true;
   }
 
   #objectOf(id: string): KvObject | undefined {
@@ -143,6 +179,7 @@ export class Fetches {
   }
 
   #remove(id: string): void {
+    this.#costs.gone(id);
     this.#end(id);
     const key = this.#lastKeys.get(id);
     this.#lastKeys.delete(id);

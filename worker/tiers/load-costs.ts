@@ -74,3 +74,64 @@ export class TurnWaits {
     };
   }
 }
+
+interface Asked {
+  readonly bytes: number;
+  readonly atMs: number;
+}
+
+/** The first so many fetches, and bytes, are what their costs are drawn back to. */
+const [probeFetches, probeFetchedBytes] = [8, 16 * 1024 * 1024];
+
+/**
+ * What fetches from a bucket take: one that begins when no other is under way waits for the bucket's answer; those that
+ * are under way together follow each other at the rate of the line.
+ */
+export class FetchCosts {
+  readonly #nowMs: () => number;
+  readonly #asked = new Map<string, Asked>();
+  readonly #firstMs: Cost;
+  readonly #byteMs: Cost;
+  #bytes = 0;
+  #arrivedMs = Number.NEGATIVE_INFINITY;
+
+  constructor(nowMs: () => number) {
+    this.#nowMs = nowMs;
+    // Until it is known, everything is fetched.
+    this.#firstMs = new Cost(0, probeFetches, nowMs);
+    this.#byteMs = new Cost(0, probeFetchedBytes, nowMs);
+  }
+
+  /** Milliseconds until objects of so many bytes each are here, if they are asked for now. */
+  fetchMs(bytes: readonly number[]): number {
+    const behind = this.#asked.size > 0 ? bytes : bytes.slice(1);
+    return this.#firstMs.each + behind.reduce((sum, each) => sum + each, this.#bytes) * this.#byteMs.each;
+  }
+
+  asked(id: string, bytes: number): void {
+    if (this.#asked.has(id)) return;
+    this.#asked.set(id, { bytes, atMs: this.#nowMs() });
+    this.#bytes += bytes;
+  }
+
+  arrived(id: string): void {
+    const asked = this.#end(id);
+    if (asked === undefined) return;
+    const nowMs = this.#nowMs();
+    if (this.#arrivedMs > asked.atMs) this.#byteMs.note(asked.bytes, nowMs - this.#arrivedMs);
+    else this.#firstMs.note(1, nowMs - asked.atMs);
+    this.#arrivedMs = nowMs;
+  }
+
+  /** It does not come. */
+  gone(id: string): void {
+    this.#end(id);
+  }
+
+  #end(id: string): Asked | undefined {
+    const asked = this.#asked.get(id);
+    this.#asked.delete(id);
+    this.#bytes -= asked?.bytes ?? 0;
+    return asked;
+  }
+}
