@@ -1,5 +1,5 @@
 /** What of KV lies in a bucket. Rows that go leave their object's id among the removals, by a trigger. */
-import { and, asc, desc, eq, inArray, lt, lte, notExists, notInArray, sql } from "drizzle-orm";
+import { and, asc, desc, eq, inArray, lt, lte, notExists, notInArray, type SQL, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import { type GoneObject, gone, type KvObjectRow } from "./kv-objects.ts";
 import type { Db } from "./open.ts";
@@ -58,24 +58,32 @@ export function nextKvUpload(
   full: readonly TenantId[],
   resting: readonly string[],
 ): KvObjectRow | undefined {
-  return db.statement("nextKvUpload", (orm) =>
-    orm
+  return db.statement("nextKvUpload", (orm) => {
+    // As it stands in the indexes.
+    const isWaiting = sql`on_disk = 1 and in_bucket < 2`;
+    const isFree = notExists(
+      orm.select({ one: sql`1` }).from(kvBucketRemovals).where(eq(kvBucketRemovals.id, kvObjects.id)),
+    );
+    const may = and(isWaiting, lte(kvObjects.bytes, mostBytes), notInArray(kvObjects.id, [...resting]), isFree);
+    if (full.length === 0) {
+      return orm.select().from(kvObjects).where(may).orderBy(desc(kvObjects.usedAt)).limit(1).get();
+    }
+    // Whoever has enough may have very many files: each other tenant's last one is looked up, and the last of these.
+    const lastOf = (tenantId: SQL) =>
+      sql`(select ${kvObjects.seq} from ${kvObjects} where ${and(sql`${kvObjects.tenantId} = ${tenantId}`, may)} order by ${kvObjects.usedAt} desc limit 1)`;
+    const tenants = sql`with recursive waiting(tenant) as (
+      select (select min(tenant_id) from kv_objects where ${isWaiting})
+      union all
+      select (select min(tenant_id) from kv_objects where ${isWaiting} and tenant_id > tenant) from waiting where tenant is not null)`;
+    const lasts = sql`${tenants} select ${lastOf(sql`tenant`)} from waiting where tenant is not null and tenant not in ${[...full]}`;
+    return orm
       .select()
       .from(kvObjects)
-      .where(
-        and(
-          // As it stands in the index.
-          sql`on_disk = 1 and in_bucket < 2`,
-          lte(kvObjects.bytes, mostBytes),
-          notInArray(kvObjects.tenantId, [...full]),
-          notInArray(kvObjects.id, [...resting]),
-          notExists(orm.select({ one: sql`1` }).from(kvBucketRemovals).where(eq(kvBucketRemovals.id, kvObjects.id))),
-        ),
-      )
+      .where(sql`${kvObjects.seq} in (${lasts})`)
       .orderBy(desc(kvObjects.usedAt))
       .limit(1)
-      .get(),
-  );
+      .get();
+  });
 }
 
 /** Objects in the bucket that were used before this time and are not pinned, the one used longest ago first. */
@@ -107,26 +115,27 @@ export function takeFromKvBucket(db: Db, ids: readonly string[]): void {
 }
 
 export interface KvBucketUse {
+  readonly tenantId: TenantId;
   readonly objects: number;
   readonly blocks: number;
   readonly bytes: number;
 }
 
-/** How much is in the bucket, what is perhaps there counted in; of one tenant, or undefined: of all. */
-export function kvBucketUse(db: Db, tenantId?: TenantId): KvBucketUse {
-  const isOwn = tenantId === undefined ? undefined : eq(kvObjects.tenantId, tenantId);
-  const found = db.statement("kvBucketUse", (orm) =>
+/** How much each tenant has in the bucket, what is perhaps there counted in. It looks at all objects. */
+export function kvBucketUses(db: Db): readonly KvBucketUse[] {
+  return db.statement("kvBucketUses", (orm) =>
     orm
       .select({
+        tenantId: kvObjects.tenantId,
         objects: sql<number>`count(*)`,
-        blocks: sql<number>`coalesce(sum(block_count), 0)`,
-        bytes: sql<number>`coalesce(sum(bytes), 0)`,
+        blocks: sql<number>`sum(block_count)`,
+        bytes: sql<number>`sum(bytes)`,
       })
       .from(kvObjects)
-      .where(and(sql`in_bucket > 0`, isOwn))
-      .get(),
+      .where(sql`in_bucket > 0`)
+      .groupBy(kvObjects.tenantId)
+      .all(),
   );
-  return found ?? { objects: 0, blocks: 0, bytes: 0 };
 }
 
 export function addKvBucketRemovals(db: Db, ids: readonly string[]): void {
@@ -162,13 +171,16 @@ export function endKvBucketRemovals(db: Db, ids: readonly string[]): void {
   );
 }
 
-/** Brings the database and what a bucket lists together: what has no row is to be deleted, what has one is perhaps there. */
-export function noteInKvBucket(db: Db, ids: readonly string[]): void {
-  if (ids.length === 0) return;
-  db.transaction("noteInKvBucket", () => {
+/**
+ * Brings the database and what a bucket lists together: what has no row is to be deleted, what has one is perhaps there.
+ * @returns what was not known to be there
+ */
+export function noteInKvBucket(db: Db, ids: readonly string[]): readonly GoneObject[] {
+  if (ids.length === 0) return [];
+  return db.transaction("noteInKvBucket", () => {
     const rows = db.statement("noteInKvBucket", (orm) =>
       orm
-        .select({ id: kvObjects.id, place: kvObjects.inBucket })
+        .select(gone)
         .from(kvObjects)
         .where(inArray(kvObjects.id, [...ids]))
         .all(),
@@ -184,8 +196,10 @@ export function noteInKvBucket(db: Db, ids: readonly string[]): void {
         .all(),
     );
     const isLeaving = new Set(leaving.map(({ id }) => id));
-    const unsaid = rows.filter(({ id, place }) => place === inBucket.no && !isLeaving.has(id)).map(({ id }) => id);
-    if (unsaid.length > 0) placeKvObjects(db, unsaid, { inBucket: inBucket.perhaps });
+    const unsaid = rows.filter((row) => row.inBucket === inBucket.no && !isLeaving.has(row.id));
+    const unsaidIds = unsaid.map(({ id }) => id);
+    if (unsaid.length > 0) placeKvObjects(db, unsaidIds, { inBucket: inBucket.perhaps });
+    return unsaid;
   });
 }
 

@@ -108,7 +108,12 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
       (it) =>
-        addLimitRoutes(it, { tenants, storage, budgets: records.budgets, onTenantSet: (id) => kv.account.trim(id) }),
+        addLimitRoutes(it, {
+          tenants,
+          storage,
+          budgets: records.budgets,
+          onTenantSet: (id) => void kv.account.trim(id),
+        }),
       (it) => addFileRoutes(it, { corpus, uploads, downloads }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),

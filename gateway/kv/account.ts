@@ -17,6 +17,7 @@ import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { messageOf } from "../base/errors.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import { chunks, removedAtOnce } from "./removal.ts";
 import type { Room } from "./room.ts";
 
@@ -53,36 +54,72 @@ export interface KvAccountOptions {
   readonly onDrop: (objects: readonly GoneObject[]) => void;
 }
 
-/** Spans whose use is not written down yet, at most. */
-const usedSpans = 2_000;
+/** Spans whose use is not written down yet: so many are written soon, and more than that many are not kept. */
+const [writtenSoon, usedSpans] = [removedAtOnce, 2_000];
 const flushMs = 60_000;
 const nothing: KvSum = { objects: 0, blocks: 0, bytes: 0 };
 
+/** How much of KV is whose in one place, counted as objects come and go. */
+export class KvSums {
+  readonly #byTenant = new Map<TenantId, KvSum>();
+  #all = nothing;
+
+  get all(): KvSum {
+    return this.#all;
+  }
+
+  of(tenantId: TenantId): KvSum {
+    return this.#byTenant.get(tenantId) ?? nothing;
+  }
+
+  /** Those that have any. */
+  get byTenant(): ReadonlyMap<TenantId, KvSum> {
+    return this.#byTenant;
+  }
+
+  /** @param sign whether the objects come or go */
+  count(objects: readonly Pick<GoneObject, "tenantId" | "blockCount" | "bytes">[], sign: 1 | -1): void {
+    for (const { tenantId, blockCount, bytes } of objects) {
+      this.add(tenantId, { objects: sign, blocks: sign * blockCount, bytes: sign * bytes });
+    }
+  }
+
+  add(tenantId: TenantId, change: KvSum): void {
+    this.#all = sumOf(this.#all, change);
+    const own = sumOf(this.of(tenantId), change);
+    if (own.objects === 0) this.#byTenant.delete(tenantId);
+    else this.#byTenant.set(tenantId, own);
+  }
+}
+
 export class KvAccount {
   readonly #options: KvAccountOptions;
-  readonly #byTenant = new Map<TenantId, KvSum>();
+  readonly #sums = new KvSums();
   readonly #used = new Set<BlockKey>();
   /** undefined: since the start nobody has said what is pinned, and what was before stays so. */
   #pinned: ReadonlySet<BlockKey> | undefined;
-  #all = nothing;
   #timer: ReturnType<typeof setInterval> | undefined;
+  #writing: Promise<void> | undefined;
+  #isStopped = false;
 
   constructor(options: KvAccountOptions) {
     this.#options = options;
   }
 
   start(): void {
-    this.#timer = setInterval(() => this.#flush(), flushMs);
+    this.#timer = setInterval(() => void this.#writeUses(), flushMs);
     this.#timer.unref();
   }
 
+  /** What is being dropped stays for the next start. */
   stop(): void {
     clearInterval(this.#timer);
-    this.#flush();
+    this.#isStopped = true;
+    while (this.#writeSomeUses());
   }
 
   get all(): KvSum {
-    return this.#all;
+    return this.#sums.all;
   }
 
   get pinnedBytes(): number {
@@ -90,24 +127,24 @@ export class KvAccount {
   }
 
   of(tenantId: TenantId): KvSum {
-    return this.#byTenant.get(tenantId) ?? nothing;
+    return this.#sums.of(tenantId);
   }
 
   /** What each tenant has, of those that have any. */
   byTenant(): ReadonlyMap<TenantId, TenantTierUse> {
     const { quotaBytesOf } = this.#options;
-    const entries = [...this.#byTenant].map(
+    const entries = [...this.#sums.byTenant].map(
       ([id, sum]) => [id, { tier: "disk", ...sum, quotaBytes: quotaBytesOf(id) }] as const,
     );
     return new Map(entries);
   }
 
   add(objects: readonly GoneObject[]): void {
-    this.#count(objects, 1);
+    this.#sums.count(objects, 1);
   }
 
   remove(objects: readonly GoneObject[]): void {
-    this.#count(objects, -1);
+    this.#sums.count(objects, -1);
   }
 
   /** A request uses these spans: they are dropped last. */
@@ -116,12 +153,13 @@ export class KvAccount {
       const spanKey = blockKeys.at(-1);
       if (kind === "span" && spanKey !== undefined && this.#used.size < usedSpans) this.#used.add(spanKey);
     }
+    if (this.#used.size >= writtenSoon) void this.#writeUses();
   }
 
   /** A job has found the span, and counts on it. */
   touch(spanKey: BlockKey): void {
     this.#used.add(spanKey);
-    if (this.#used.size >= usedSpans) this.#flush();
+    if (this.#used.size >= writtenSoon) void this.#writeUses();
   }
 
   /** Exactly these spans are pinned from now on. */
@@ -155,8 +193,8 @@ export class KvAccount {
     const { room } = this.#options;
     if (room.isResting) return "full";
     try {
-      if (!this.trim(tenantId, bytes + writing.own, usedBefore)) return "quota";
-      const surplus = room.surplus(bytes, this.#all.bytes + writing.all);
+      if (!this.#makeOwnRoom(tenantId, bytes + writing.own, usedBefore)) return "quota";
+      const surplus = room.surplus(bytes, this.all.bytes + writing.all);
       return surplus !== undefined && this.#free(surplus, undefined, usedBefore) ? undefined : "full";
     } catch (error) {
       // The database takes no change for now: nothing is written, and what was prepared stays prepared.
@@ -166,11 +204,32 @@ export class KvAccount {
   }
 
   /**
-   * Drops what a tenant keeps beyond its limit.
-   * @param bytes that it is about to keep besides
-   * @returns false: they do not fit, whatever is dropped
+   * Drops what is kept beyond the tenant's limit and beyond what all files may take, in slices between which others
+   * work: a limit may have been lowered. What a file of its own needs is little, and `makeRoom` frees it at once.
+   * Never rejects.
    */
-  trim(tenantId: TenantId, bytes = 0, usedBefore = Number.MAX_SAFE_INTEGER): boolean {
+  async trim(tenantId: TenantId, usedBefore = Number.MAX_SAFE_INTEGER): Promise<void> {
+    const { room, quotaBytesOf } = this.#options;
+    const ownSurplus = (): number => this.of(tenantId).bytes - (quotaBytesOf(tenantId) ?? Number.POSITIVE_INFINITY);
+    const surplus = (): number => room.surplus(0, this.all.bytes) ?? 0;
+    try {
+      await this.#freeInSlices(ownSurplus, tenantId, Number.MAX_SAFE_INTEGER);
+      await this.#freeInSlices(surplus, undefined, usedBefore);
+    } catch (error) {
+      room.rest(messageOf(error));
+    }
+  }
+
+  async #freeInSlices(surplus: () => number, tenantId: TenantId | undefined, usedBefore: number): Promise<void> {
+    if (surplus() > 0) await this.#writeUses();
+    // Others add and remove meanwhile, so what is too much is looked at again.
+    while (!this.#isStopped && surplus() > 0 && this.#freeSlice(surplus(), tenantId, usedBefore) > 0) {
+      await yieldToOthers();
+    }
+  }
+
+  /** @returns whether they fit in what the tenant may keep */
+  #makeOwnRoom(tenantId: TenantId, bytes: number, usedBefore: number): boolean {
     const quotaBytes = this.#options.quotaBytesOf(tenantId);
     if (quotaBytes === undefined) return true;
     return bytes <= quotaBytes && this.#free(this.of(tenantId).bytes + bytes - quotaBytes, tenantId, usedBefore);
@@ -178,49 +237,59 @@ export class KvAccount {
 
   /** @returns whether so many bytes were freed */
   #free(bytes: number, tenantId: TenantId | undefined, usedBefore: number): boolean {
-    const { db, onDrop } = this.#options;
-    if (bytes > 0) this.#flush();
+    if (bytes > 0) while (this.#writeSomeUses());
     for (let left = bytes; left > 0; ) {
-      const rows: GoneObject[] = [];
-      for (const row of oldestKvObjects(db, { tenantId, usedBefore }, removedAtOnce)) {
-        if (left <= 0) break;
-        rows.push(row);
-        left -= row.bytes;
-      }
-      if (rows.length === 0) return false;
-      onDrop(rows);
+      const freed = this.#freeSlice(left, tenantId, usedBefore);
+      if (freed === 0) return false;
+      left -= freed;
     }
     return true;
   }
 
-  #count(objects: readonly GoneObject[], sign: 1 | -1): void {
-    for (const object of objects) {
-      this.#all = sumOf(this.#all, object, sign);
-      const own = sumOf(this.of(object.tenantId), object, sign);
-      if (own.objects === 0) this.#byTenant.delete(object.tenantId);
-      else this.#byTenant.set(object.tenantId, own);
+  /** Drops some of the files that were not used for longest, up to so many bytes. @returns how many were freed */
+  #freeSlice(bytes: number, tenantId: TenantId | undefined, usedBefore: number): number {
+    const { db, onDrop } = this.#options;
+    const rows: GoneObject[] = [];
+    let freed = 0;
+    for (const row of oldestKvObjects(db, { tenantId, usedBefore }, removedAtOnce)) {
+      if (freed >= bytes) break;
+      rows.push(row);
+      freed += row.bytes;
     }
+    if (rows.length > 0) onDrop(rows);
+    return freed;
   }
 
-  /** Writes down when spans were used last. */
-  #flush(): void {
-    const keys = [...this.#used];
-    this.#used.clear();
+  /** Writes down when spans were used last, in slices between which others work. */
+  #writeUses(): Promise<void> {
+    const write = async (): Promise<void> => {
+      do await yieldToOthers();
+      while (!this.#isStopped && this.#writeSomeUses());
+    };
+    this.#writing ??= write().finally(() => {
+      this.#writing = undefined;
+    });
+    return this.#writing;
+  }
+
+  /** @returns whether there are more */
+  #writeSomeUses(): boolean {
+    const { db } = this.#options;
+    const keys = [...this.#used.values().take(removedAtOnce)];
+    if (keys.length === 0) return false;
+    for (const key of keys) this.#used.delete(key);
     try {
-      for (const part of chunks(keys)) touchKvSpans(this.#options.db, part, Date.now());
+      // The times of use are a hint: a power cut may take them back.
+      db.unsynced(() => touchKvSpans(db, keys, Date.now()));
     } catch {
-      // The times of use are a hint.
+      // And they may be missing.
     }
+    return this.#used.size > 0;
   }
 }
 
-/** @param sign whether the object comes or goes */
-export const sumOf = (
-  { objects, blocks, bytes }: KvSum,
-  object: Pick<GoneObject, "blockCount" | "bytes">,
-  sign: 1 | -1,
-): KvSum => ({
-  objects: objects + sign,
-  blocks: blocks + sign * object.blockCount,
-  bytes: bytes + sign * object.bytes,
+const sumOf = (a: KvSum, b: KvSum): KvSum => ({
+  objects: a.objects + b.objects,
+  blocks: a.blocks + b.blocks,
+  bytes: a.bytes + b.bytes,
 });

@@ -8,8 +8,7 @@ import type { TenantId } from "../../db/ids.ts";
 import {
   endKvBucketRemovals,
   inBucket,
-  type KvBucketUse,
-  kvBucketUse,
+  kvBucketUses,
   listKvBucketRemovals,
   nextKvUpload,
   noteInKvBucket,
@@ -25,7 +24,7 @@ import type { Log } from "../base/log.ts";
 import { delay, yieldToOthers } from "../base/pace.ts";
 import type { MoverPort } from "../mover/mover.ts";
 import { type ListedPage, MoverError, type MoverJob } from "../mover/protocol.ts";
-import { sumOf, type TierUse } from "./account.ts";
+import { KvSums, type TierUse } from "./account.ts";
 import { bucketAside } from "./folder.ts";
 import { firstRestMs, Outage } from "./outage.ts";
 
@@ -74,14 +73,15 @@ export class KvBucket {
   /** Ends the wait of uploads, and of removals, for objects that rest. */
   #uploadNap = new AbortController();
   #removalNap = new AbortController();
+  /** What is there, what is perhaps there counted in. */
+  readonly #sums = new KvSums();
   #uploadingId: string | undefined;
-  #use: KvBucketUse;
 
   constructor(options: KvBucketOptions) {
     const { db, log, nowMs, address, openMover } = options;
     this.#options = options;
     this.#mover = openMover(useKvBucket(db, address, randomBytes(16).toString("hex")));
-    this.#use = kvBucketUse(db);
+    for (const { tenantId, ...sum } of kvBucketUses(db)) this.#sums.add(tenantId, sum);
     this.#uploads = new BackgroundLoop("copying KV to the bucket", log, (signal) => this.#upload(signal));
     this.#removals = new BackgroundLoop("deleting KV from the bucket", log, (signal) => this.#remove(signal));
     this.#inventory = new BackgroundLoop("listing KV in the bucket", log, (signal) => this.#list(signal));
@@ -109,11 +109,11 @@ export class KvBucket {
 
   use(): TierUse {
     const { db, mostBytes: quotaBytes } = this.#options;
-    return { tier: "s3", ...this.#use, pinnedBytes: sumPinnedKv(db, "s3"), quotaBytes };
+    return { tier: "s3", ...this.#sums.all, pinnedBytes: sumPinnedKv(db, "s3"), quotaBytes };
   }
 
   get isEmpty(): boolean {
-    return this.#use.objects === 0;
+    return this.#sums.all.objects === 0;
   }
 
   /** There may be files to copy. */
@@ -126,7 +126,7 @@ export class KvBucket {
   gone(objects: readonly GoneObject[]): void {
     const there = objects.filter((object) => object.inBucket > inBucket.no);
     if (there.length === 0) return;
-    this.#count(there, -1);
+    this.#sums.count(there, -1);
     this.#wakeRemovals();
   }
 
@@ -164,7 +164,7 @@ export class KvBucket {
     // Tenants that have as much there as they may.
     const full: TenantId[] = [];
     // The setting may be lower than at the last start.
-    await this.#free(this.#use.bytes - mostBytes, undefined, Number.MAX_SAFE_INTEGER);
+    await this.#free(this.#sums.all.bytes - mostBytes, undefined, Number.MAX_SAFE_INTEGER);
     while (!signal.aborted) {
       const resting = this.#outages.put.resting();
       const row = nextKvUpload(db, mostBytes, full, resting.ids);
@@ -179,7 +179,7 @@ export class KvBucket {
         full.push(row.tenantId);
         continue;
       }
-      if (!(await this.#free(this.#use.bytes + bytesMore(row) - mostBytes, undefined, row.usedAt))) return;
+      if (!(await this.#free(this.#sums.all.bytes + bytesMore(row) - mostBytes, undefined, row.usedAt))) return;
       // Others worked meanwhile.
       if (findKvObject(db, row.id)?.onDisk !== 1) continue;
       this.#uploadingId = row.id;
@@ -188,7 +188,7 @@ export class KvBucket {
         // Should the server end now, the object is looked for when its row goes.
         if (row.inBucket === inBucket.no) {
           placeKvObjects(db, [row.id], { inBucket: inBucket.perhaps });
-          this.#count([row], 1);
+          this.#sums.count([row], 1);
         }
         const done = await this.#try("put", { is: "put", id: row.id, bytes: row.bytes }, signal);
         // If the row went meanwhile, its object is among the removals.
@@ -224,7 +224,7 @@ export class KvBucket {
     const { tenantId, usedAt, bytes } = row;
     const quotaBytes = this.#options.quotaBytesOf(tenantId);
     if (quotaBytes === undefined) return true;
-    const surplus = kvBucketUse(this.#options.db, tenantId).bytes + bytesMore(row) - quotaBytes;
+    const surplus = this.#sums.of(tenantId).bytes + bytesMore(row) - quotaBytes;
     return bytes <= quotaBytes && (await this.#free(surplus, tenantId, usedAt));
   }
 
@@ -246,7 +246,7 @@ export class KvBucket {
         db,
         both.map(({ id }) => id),
       );
-      this.#count(both, -1);
+      this.#sums.count(both, -1);
       remove(victims.filter(({ onDisk }) => onDisk === 0).map(({ id }) => id));
       this.#wakeRemovals();
       await yieldToOthers();
@@ -295,19 +295,12 @@ export class KvBucket {
       }
       pages += 1;
       const { ids = [], next } = done.page ?? {};
-      noteInKvBucket(
-        this.#options.db,
-        ids.filter((id) => id !== this.#uploadingId),
-      );
+      const others = ids.filter((id) => id !== this.#uploadingId);
+      this.#sums.count(noteInKvBucket(this.#options.db, others), 1);
       this.#wakeRemovals();
       after = next;
       if (after === undefined) break;
     }
-    this.#use = kvBucketUse(this.#options.db);
-  }
-
-  #count(objects: readonly GoneObject[], sign: 1 | -1): void {
-    for (const object of objects) this.#use = sumOf(this.#use, object, sign);
   }
 }
 

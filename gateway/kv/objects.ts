@@ -158,8 +158,7 @@ export class KvObjects {
 
   /** Tells a worker that has started what is there. */
   async onReady(workerId: string): Promise<void> {
-    const format = this.#format();
-    const card = this.#options.card();
+    const [format, card] = [this.#format(), this.#options.card()];
     if (!this.#isOn || format === undefined || card === undefined) return this.loaded.resolve();
     const { db } = this.#options;
     const same = { modelDigest: card.digest, format: nameOf(format) };
@@ -181,9 +180,8 @@ export class KvObjects {
       case "kept":
         return this.#onKept(message.objectId);
       case "keep failed": {
-        const pending = this.#writes.settle(message.objectId);
         const isPassing = message.reason === "gone" || message.reason === "busy";
-        if (pending !== undefined && !isPassing) this.#room.rest(message.reason);
+        if (this.#writes.settle(message.objectId) !== undefined && !isPassing) this.#room.rest(message.reason);
         return;
       }
       case "warm":
@@ -229,6 +227,12 @@ export class KvObjects {
     return this.#isOn ? this.#places : undefined;
   }
 
+  /** Drops what its owner keeps beyond a limit, so that `keep` has to make room for the span alone. Never rejects. */
+  async trim(salt: CacheSalt, usedBefore = Number.MAX_SAFE_INTEGER): Promise<void> {
+    const facts = this.#options.scopes.factsOf(salt);
+    if (this.#isOn && facts !== undefined) await this.account.trim(facts.tenantId, usedBefore);
+  }
+
   /**
    * Has a worker write a span that it holds. Resolves when that is done, or will not be.
    * @returns why there is no room; undefined: there is, or nothing is kept
@@ -256,10 +260,9 @@ export class KvObjects {
 
   /** These blocks' texts were deleted. @param salt of the corpus that they belong to */
   evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void {
-    const scopeName = this.#options.scopes.nameOf(salt);
-    const keys = new Set(blockKeys);
+    const { db, scopes } = this.#options;
+    const [scopeName, keys] = [scopes.nameOf(salt), new Set(blockKeys)];
     this.#drop((pending) => pending.scopeName === scopeName && keys.has(pending.object.lastKey));
-    const { db } = this.#options;
     for (const lastKeys of chunks(blockKeys)) {
       this.#gone(db.removing(() => removeKvObjectsByKey(db, scopeName, lastKeys)));
     }
@@ -269,8 +272,7 @@ export class KvObjects {
   evictScopes(salts: readonly CacheSalt[]): void {
     const names = new Set(salts.map((salt) => this.#options.scopes.nameOf(salt)));
     this.#drop(({ scopeName }) => names.has(scopeName));
-    const { db } = this.#options;
-    this.#removal.scopes([...chunks([...names])].flatMap((some) => findKvScopeSeqs(db, some)));
+    this.#removal.scopes([...chunks([...names])].flatMap((some) => findKvScopeSeqs(this.#options.db, some)));
   }
 
   /** All fragments of the tenant's corpora. */
@@ -283,11 +285,9 @@ export class KvObjects {
     return this.#options.card()?.kvFormat;
   }
 
-  #keepExtent(
-    { workerId, span, salt, facts, format, usedBefore }: KeepWork,
-    first: number,
-  ): Promise<void> | NoRoom | undefined {
-    const { rootKey, blockKeys, tokenIds } = span;
+  #keepExtent(work: KeepWork, first: number): Promise<void> | NoRoom | undefined {
+    const { workerId, salt, facts, format, usedBefore } = work;
+    const { rootKey, blockKeys, tokenIds } = work.span;
     const { db, card, scopes, ownerOf, folder, send } = this.#options;
     const keys = blockKeys.slice(first, first + extentBlocks);
     const [lastKey, spanKey] = [keys.at(-1), blockKeys.at(-1)];

@@ -65,7 +65,11 @@ export class KvPlaces {
     const rows = listKvObjectIds(db).filter(({ onDisk }) => onDisk === 1);
     const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
     for (const ids of chunks(missing)) placeKvObjects(db, ids, { onDisk: 0 });
-    while (removeNowhereKv(db, removedAtOnce).length > 0);
+    for (;;) {
+      const nowhere = removeNowhereKv(db, removedAtOnce);
+      if (nowhere.length === 0) break;
+      this.#bucket?.gone(nowhere);
+    }
     const known = rows.filter(({ id }) => files.has(id));
     account().add(known);
     this.#isCounted = true;
@@ -149,6 +153,8 @@ export class KvPlaces {
     const { db, removal } = this.#options;
     const moved = (tier: FileTier): void =>
       this.#options.broadcast({ type: "moved", objectIds: [objectId], tier, copy: this.#copyOf(objectId) });
+    const tenantId = findKvObject(db, objectId)?.tenantId;
+    if (tenantId !== undefined) await this.#options.account().trim(tenantId);
     // What removes a file must not meet the one that comes in its place.
     await this.#leaving.get(objectId);
     const row = findKvObject(db, objectId);

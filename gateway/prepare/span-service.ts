@@ -26,7 +26,7 @@ import type { LoweredSpan, Lowerer } from "../lower/plan.ts";
 /** KV in files, as far as spans are brought there and taken away. */
 type KvFiles = Pick<
   KvObjects,
-  "keep" | "isKept" | "tiers" | "tiersHolding" | "usage" | "evict" | "evictScopes" | "evictTenant"
+  "keep" | "trim" | "isKept" | "tiers" | "tiersHolding" | "usage" | "evict" | "evictScopes" | "evictTenant"
 > & { readonly account: Pick<KvAccount, "setPinned" | "touch"> };
 
 export interface SpanServiceDeps {
@@ -179,7 +179,7 @@ export class SpanService implements SpanPort {
   async keepUsed(span: SpanText, readAtMs: number) {
     const { kv, residency, dispatcher } = this.#deps;
     if (kv === undefined) return undefined;
-    await this.warmSpan(span);
+    await Promise.all([this.warmSpan(span), kv.trim(span.salt)]);
     const lowered = this.lowerSpan(span);
     const spanKey = lowered.blockKeys.at(-1);
     const workerId = spanKey === undefined ? undefined : residency.holders(spanKey)[0];
@@ -235,6 +235,8 @@ export class SpanService implements SpanPort {
     const { kv, dispatcher } = this.#deps;
     if (goal?.tier === "host" && report !== undefined) return this.#awaitHostCopy(span, report, signal);
     if (kv === undefined || report === undefined || goal?.tier === "device") return;
+    await kv.trim(span.salt, goal?.sinceMs);
+    // The text may have been evicted until now.
     const lowered = this.lowerSpan(span);
     const plan = { runs: [lowered] };
     const isWanted = (): boolean => !signal.aborted && !dispatcher.evictions.concern({ plan, tenantId: "" }, readAtMs);

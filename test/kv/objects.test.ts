@@ -212,10 +212,10 @@ describe("room", () => {
     expect(rig.forgotten).toEqual([rig.catalog[1]?.id ?? ""]);
     // A lower limit holds at once, one below a single file lets none be written, and none being left is no entry.
     rig.quotas.set(a, bytes);
-    rig.kv.account.trim(a);
+    await rig.kv.account.trim(a);
     expect(held().map(([, objects]) => objects)).toEqual([1, 1]);
     rig.quotas.set(a, bytes - 1);
-    rig.kv.account.trim(a);
+    await rig.kv.account.trim(a);
     await rig.keep(saltA, 60);
     expect(held().map(([id]) => id)).toEqual([b]);
     expect(rig.rows).toBe(1);

@@ -1,9 +1,10 @@
 /** The gateway's side of KV files over a real database and folder, with a worker that writes what it is asked for. */
+import { randomBytes } from "node:crypto";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { insertCorpus } from "../../db/corpora.ts";
-import { newId } from "../../db/ids.ts";
+import { newId, type TenantId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
 import { KvObjects, type KvObjectsOptions } from "../../gateway/kv/objects.ts";
@@ -92,6 +93,23 @@ export class KvRig implements Disposable {
 
   keep(salt: CacheSalt, from: number, tokenCount = 20, usedBefore?: number): ReturnType<KvObjects["keep"]> {
     return this.kv.keep("worker-0", spanOf(salt, from, tokenCount), salt, { usedBefore });
+  }
+
+  /** Gives the tenant's first object so many likenesses, each with a file and an earlier use. */
+  copy(tenantId: TenantId, count: number): void {
+    const fields =
+      "scope_seq, sealed_key, model_digest, format, root_key, previous_key, span_key, position, token_count, tenant_id, block_count, pinned, on_disk, in_bucket, bytes";
+    const insert = this.db.client.query(
+      `insert into kv_objects (id, last_key, used_at, ${fields})
+       select ?, ?, ?, ${fields} from kv_objects where tenant_id = ? order by seq limit 1`,
+    );
+    this.db.transaction("copy", () => {
+      for (let at = 0; at < count; at++) {
+        const id = randomBytes(16).toString("hex");
+        insert.run(id, id, at, tenantId);
+        writeFileSync(join(this.folder, id), "sealed");
+      }
+    });
   }
 
   /** Objects that a worker was told of since the start. */

@@ -61,6 +61,7 @@ class FakeFiles implements NonNullable<SpanServiceDeps["kv"]> {
     if (this.refusal === undefined) for (const key of blockKeys) this.kept.add(key);
     return this.refusal;
   }
+  trim = async (): Promise<void> => undefined;
   tiersHolding(blockKeys: readonly BlockKey[]): readonly KvTier[] {
     return blockKeys.every((key) => this.kept.has(key)) ? ["disk"] : [];
   }
