@@ -107,7 +107,7 @@ export class SpanService implements SpanPort {
       if (goal !== undefined && this.tiersHolding(blockKeys).includes(goal.tier)) {
         const spanKey = blockKeys.at(-1);
         if (spanKey !== undefined) this.#deps.kv?.account.touch(spanKey);
-        yield { id: span.id, tokens: tokenCount, source: goal.tier, worker: null };
+        yield { id: span.id, tokens: tokenCount, source: goal.tier, worker: null, kept: Promise.resolve() };
         continue;
       }
       if (goal?.tier === "host") this.#requireHostRoom(goal.tokensThere + groupTokens + tokenCount);
@@ -275,13 +275,16 @@ export class SpanService implements SpanPort {
       const asked = workerIds.size === 0 ? [undefined] : [...workerIds];
       const reports = await Promise.all(asked.map(async (id) => [id, await prepareOn(id)] as const));
       const reportOf = new Map(reports);
-      await Promise.all(homes.map(({ span, workerIds }) => this.#keep(span, reportOf.get(workerIds[0]), work)));
-      for (const { span, workerIds } of homes) {
+      const keeps = homes.map(({ span, workerIds }) => this.#keep(span, reportOf.get(workerIds[0]), work));
+      // Whoever waits for it sees its failure.
+      for (const kept of keeps) kept.catch(() => undefined);
+      for (const [index, { span, workerIds }] of homes.entries()) {
         const report = reportOf.get(workerIds[0]);
         const prepared = report?.spans.find(({ id }) => id === span.id);
-        if (report === undefined || prepared === undefined) continue;
+        const kept = keeps[index];
+        if (report === undefined || prepared === undefined || kept === undefined) continue;
         const { id, tokens, source } = prepared;
-        yield { id, tokens, source, worker: workerNumber(report.workerId) };
+        yield { id, tokens, source, worker: workerNumber(report.workerId), kept };
       }
     } finally {
       // When one plan of a group fails, the others are aborted, because the whole group is prepared again.

@@ -37,6 +37,9 @@ export class FakeSpans implements SpanPort {
   /** Awaited before each span; aborted with the job. */
   gate: () => Promise<void> = () => Promise.resolve();
 
+  /** When what was prepared is in its file. */
+  written: (span: SpanText) => Promise<void> = () => Promise.resolve();
+
   lowerSpan({ text, salt }: SpanText) {
     if (!this.ready) throw new ApiError("not_ready");
     this.lowered += 1;
@@ -74,7 +77,7 @@ export class FakeSpans implements SpanPort {
         this.#salts.set(blockKey, span.salt);
       }
       this.prepared.push(span.id);
-      yield { id: span.id, tokens: tokenIds.length, source, worker: 0 };
+      yield { id: span.id, tokens: tokenIds.length, source, worker: 0, kept: this.written(span) };
     }
   }
 

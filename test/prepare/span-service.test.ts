@@ -45,6 +45,7 @@ async function prepare(
 ) {
   const prepared: PreparedSpan[] = [];
   for await (const span of spans.prepareSpans(fragments, signal, facts)) prepared.push(span);
+  await Promise.all(prepared.map(({ kept }) => kept));
   return prepared;
 }
 

@@ -32,6 +32,8 @@ export interface PreparedSpan {
   readonly source: SpanSource;
   /** null: it lies in a tier that no worker was asked for. */
   readonly worker: number | null;
+  /** Resolves when it is where it has to be. It may reject with ApiError before anybody waits for it. */
+  readonly kept: Promise<void>;
 }
 
 export interface PrepareFacts {
@@ -74,9 +76,9 @@ export interface SpanPort {
    */
   warmSpan(span: SpanText): Promise<void>;
   /**
-   * Computes and keeps spans, and reports each once it is resident. Spans that were evicted since their texts were read
-   * are not kept.
-   * @throws ApiError quota_exceeded and storage_full too, when they cannot be where they are to be
+   * Computes and keeps spans, and reports each once it is resident: files are written meanwhile (`kept`). Spans that were
+   * evicted since their texts were read are not kept.
+   * @throws ApiError; `kept` does with quota_exceeded and storage_full, when a span cannot be where it is to be
    */
   prepareSpans(spans: readonly SpanText[], signal: AbortSignal, facts?: PrepareFacts): AsyncIterable<PreparedSpan>;
   /**

@@ -145,8 +145,10 @@ export class PinService {
     }
     spans.setPinned(tenants, spanKeys, below);
     for (const [tenantId, theirs] of missing) {
-      for await (const _ of spans.prepareSpans(theirs, signal, { readAtMs, tenantId, mayWait: false }))
+      for await (const { kept } of spans.prepareSpans(theirs, signal, { readAtMs, tenantId, mayWait: false })) {
+        await kept;
         if (signal.aborted) return;
+      }
     }
   }
 }

@@ -40,17 +40,23 @@ export interface PrepareDeps {
   readonly log: Log;
 }
 
-interface OpenJob {
+/** How far a job has come. */
+interface Progress {
+  readonly after: FragmentPlace | undefined;
+  readonly done: number;
+  /** Tokens of the fragments that are done. */
+  readonly tokens: number;
+}
+
+interface OpenJob extends Progress {
   readonly row: JobRow;
   readonly cancel: AbortController;
   /** When this run of it began, in Unix milliseconds. */
   readonly beganAt: number;
   /** The number of fragments when the job began; more may be added meanwhile. */
   readonly expected: number;
-  readonly after: FragmentPlace | undefined;
-  readonly done: number;
-  /** Tokens of the fragments that are done. */
-  readonly tokens: number;
+  /** The group that was computed last: when it is where it has to be, and from where it is tried again when it is not. */
+  readonly writing: { readonly end: Promise<void>; readonly before: Progress } | undefined;
   /** How often the next group of fragments was tried. */
   readonly attempts: number;
 }
@@ -95,24 +101,35 @@ export class TenantPrepare implements TenantWork {
     const expected = countFragments(this.#deps.db, row.corpusId);
     this.#update(row, { status: "running", done: 0, total: expected });
     const beganAt = Date.now();
-    return { row, cancel: new AbortController(), beganAt, expected, after: undefined, done: 0, tokens: 0, attempts: 0 };
+    const progress = { after: undefined, done: 0, tokens: 0 };
+    return { row, cancel: new AbortController(), beganAt, expected, ...progress, writing: undefined, attempts: 0 };
   }
 
   /** @returns what is left of the job */
   async #runGroup(job: OpenJob): Promise<OpenJob | undefined> {
     this.#notBeforeMs = 0;
     if (job.cancel.signal.aborted) return undefined;
+    let again = job;
     try {
-      return await this.#prepareNext(job);
+      const next = await this.#prepareNext(job);
+      again = { ...job, ...job.writing?.before, writing: undefined };
+      // The disk had the time in which the next group was computed.
+      await job.writing?.end;
+      if (next !== "all") return next;
+      this.#update(job.row, { status: "completed", done: job.done, total: job.done, finishedAt: Date.now() });
+      return undefined;
     } catch (error) {
       if (job.cancel.signal.aborted) return undefined;
       // The job begins anew once the database accepts writes again. Fragments that are resident by then cost nothing.
-      if (isPassing(error)) throw error;
+      if (isPassing(error)) {
+        this.#job = again;
+        throw error;
+      }
       const attempts = job.attempts + 1;
       const retryMs = retryDelayMs(error, attempts);
       if (retryMs !== undefined) {
         this.#notBeforeMs = performance.now() + retryMs;
-        return { ...job, attempts };
+        return { ...again, attempts };
       }
       const failure = toApiError(error);
       this.#deps.log("warn", "a prepare job failed", { jobId: job.row.id, reason: reasonOf(error) });
@@ -122,7 +139,8 @@ export class TenantPrepare implements TenantWork {
     }
   }
 
-  async #prepareNext(job: OpenJob): Promise<OpenJob | undefined> {
+  /** Computes a group. @returns the job after it; "all": there is none; undefined: the job is not wanted any more */
+  async #prepareNext(job: OpenJob): Promise<OpenJob | "all" | undefined> {
     const { db, corpora, spans } = this.#deps;
     const { row, cancel, expected, beganAt } = job;
     // The corpus is looked up for every group, because its salt may be rotated and its files may change meanwhile.
@@ -132,10 +150,7 @@ export class TenantPrepare implements TenantWork {
     const facts = { readAtMs: performance.now(), tenantId: row.tenantId, goal };
     const group = walkFragments(db, corpus.id, job.after, fragmentsPerGroup);
     const last = group.at(-1);
-    if (last === undefined) {
-      this.#update(row, { status: "completed", done: job.done, total: job.done, finishedAt: Date.now() });
-      return undefined;
-    }
+    if (last === undefined) return "all";
     const salt = corpora.saltOf(corpus);
     const texts = group.map(({ id, text }) => ({ id, text, salt }));
     const prepared = await collect(spans.prepareSpans(texts, cancel.signal, facts));
@@ -144,9 +159,17 @@ export class TenantPrepare implements TenantWork {
     }
     this.#note(corpus.seq, group, prepared, salt);
     const done = job.done + group.length;
-    if (this.#update(row, { done, total: Math.max(expected, done) }) === undefined) return undefined;
+    const end = Promise.all([job.writing?.end, ...prepared.values().map(({ kept }) => kept)]).then(() => {
+      if (this.#update(row, { done, total: Math.max(expected, done) }) === undefined) cancel.abort();
+    });
+    // Its failure is seen when the next group is computed.
+    end.catch(() => undefined);
     const tokens = prepared.values().reduce((sum, span) => sum + span.tokens, job.tokens);
-    return { ...job, after: placeOf(last), done, tokens, attempts: 0 };
+    const { after, done: doneBefore, tokens: tokensBefore, writing } = job;
+    const before = { after, done: doneBefore, tokens: tokensBefore };
+    // What has to be written again has been tried as often as before until it is.
+    const attempts = writing === undefined ? job.attempts : 0;
+    return { ...job, after: placeOf(last), done, tokens, writing: { end, before }, attempts };
   }
 
   #note(corpusSeq: number, group: readonly FragmentRow[], prepared: PreparedById, salt: CacheSalt): void {

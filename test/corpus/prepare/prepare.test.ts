@@ -108,6 +108,38 @@ describe("prepare jobs", () => {
     expect(world.corpus.prepare.get(tenantId, failed.id).finishedAt).not.toBeNull();
   });
 
+  test("a group is computed while the one before is written, and counts when it is", async () => {
+    const written = Promise.withResolvers<void>();
+    world.spans.written = () => written.promise;
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    const state = () => world.corpus.prepare.get(tenantId, job.id);
+    while (world.spans.prepared.length < 9) await new Promise((resolve) => setImmediate(resolve));
+    expect(state()).toMatchObject({ status: "running", done: 0 });
+    written.resolve();
+    await world.corpus.idle();
+    expect(state()).toMatchObject({ status: "completed", done: total });
+    expect(world.spans.prepared).toHaveLength(total);
+  });
+
+  test("what could not be written is tried again, as often as other work; for good, it fails the job", async () => {
+    const failures = [new ApiError("worker_lost"), new ApiError("not_ready")];
+    const [first] = (await world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" })).rows;
+    const failing = async ({ id }: { readonly id: string }): Promise<void> => {
+      const failure = id === first?.row.id ? failures.shift() : undefined;
+      if (failure !== undefined) throw failure;
+    };
+    world.spans.written = failing;
+    const patient = world.corpus.prepare.create(tenantId, store.id);
+    const states = await follow(patient);
+    expect(states.at(-1)).toMatchObject({ status: "completed", done: total });
+    expect(states.map(({ done }) => done)).toEqual(states.map(({ done }) => done).sort((a, b) => a - b));
+    // The first group twice more, each time with the one that was computed meanwhile.
+    expect(world.spans.prepared.length).toBeGreaterThan(total + 16);
+    failures.push(new ApiError("quota_exceeded"));
+    const failed = world.corpus.prepare.create(tenantId, store.id);
+    expect((await follow(failed)).at(-1)).toMatchObject({ status: "failed", errorCode: "quota_exceeded", done: 0 });
+  });
+
   test("a stopped server's job is run again from its start", async () => {
     const held = Promise.withResolvers<void>();
     world.spans.gate = () => (world.spans.prepared.length < 10 ? Promise.resolve() : held.promise);
