@@ -8,7 +8,7 @@ import type { GatewayMessage, WorkerMessage, WorkerStats } from "./contract/mess
 import type { ModelCard } from "./contract/model-card.ts";
 import type { EngineOptions } from "./engine/limits.ts";
 import { Engine } from "./engine/loop.ts";
-import { rehearse } from "./engine/rehearsal.ts";
+import { rehearse, timePrompt } from "./engine/rehearsal.ts";
 import { rowCostTokens } from "./model/row-cost.ts";
 import { type OpenBackend, openBackend } from "./open-backend.ts";
 
@@ -35,7 +35,9 @@ async function open(config: WorkerConfig): Promise<Engine> {
   };
   // A GPU's backend has recorded its steps by now.
   if (config.cudaIndex === undefined) await rehearse(options);
+  const timed = config.hostKvBytes > 0 ? await timePrompt(options) : undefined;
   const engine = new Engine(options);
+  if (timed !== undefined) engine.tiers.noteStep(timed.tokens, timed.ms);
   process.on("message", (message: GatewayMessage) => receive(engine, opened, message));
   emit({ type: "ready", card: modelCard(config, opened, engine) });
   return engine;

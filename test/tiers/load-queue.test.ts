@@ -106,9 +106,9 @@ describe("of eight files of which one is loaded while two are computed", () => {
   const fileMs = (3 * 4_096) / 200_000;
 
   /** @returns how many of the files are loaded for a request that lacks them all */
-  function loadedOf(sharesProcessor: boolean, slowness: number): number {
+  function loadedOf(slowness: number): number {
     const loads = new Loads({
-      ...{ shape: { modelDigest: "", blockTokens: fileTokens, blocks }, sharesProcessor, slowness: () => slowness },
+      ...{ shape: { modelDigest: "", blockTokens: fileTokens, blocks }, slowness: () => slowness },
       ...{ mover: { format: blocks, pack: () => undefined, unpack: () => undefined } },
       pool: { availableCount: 0 } as BlockPool,
       cache: { has: () => false, cachedFreeCount: 0 } as unknown as PrefixCache,
@@ -126,15 +126,9 @@ describe("of eight files of which one is loaded while two are computed", () => {
     return objects.filter(({ lastKey }) => loads.isComing(lastKey)).length;
   }
 
-  test("another processor computes those that it has sooner", () => {
-    const loaded = loadedOf(false, 1);
-    expect(loaded).toBeGreaterThanOrEqual(fileCount / 2);
-    expect(loaded).toBeLessThan(fileCount);
-  });
-
-  test("the same processor computes none, which would take it longer, unless it has no time for files", () => {
-    expect(loadedOf(true, 1)).toBe(fileCount);
-    expect(loadedOf(true, 1.9)).toBe(fileCount);
-    expect(loadedOf(true, 2.1)).toBe(0);
+  test("none is computed, which would take longer, unless there is no time for files", () => {
+    expect(loadedOf(1)).toBe(fileCount);
+    expect(loadedOf(1.9)).toBe(fileCount);
+    expect(loadedOf(2.1)).toBe(0);
   });
 });

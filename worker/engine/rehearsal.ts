@@ -43,6 +43,34 @@ export async function rehearse({ backend, limits, clock }: EngineOptions): Promi
   }
 }
 
+/** Rows that a device computes at about its best rate. */
+const timedTokens = 2_048;
+
+/**
+ * What a prompt takes to compute, which is weighed against loading from the first question on. A device does for the
+ * first time much that it does faster later, so a prompt of the same length runs before.
+ * @returns undefined where no prompt fits
+ */
+export async function timePrompt({ backend, limits, clock }: EngineOptions) {
+  const { blockTokens, blockCount, contextTokens } = backend.shape;
+  const tokens = Math.min(timedTokens, contextTokens - 1, blockTokens * Math.floor(blockCount / 2));
+  if (tokens < questionTokens) return undefined;
+  const engine = new Engine({ backend, eosTokenIds: [], ...(limits && { limits }), clock, emit: () => undefined });
+  let ms = 0;
+  for (let round = 0; round < 2; round++) {
+    const tokenIds = new Int32Array(tokens).fill(round);
+    const blockKeys = runBlockKeys(mainRoot, tokenIds, blockTokens, false);
+    const run: PlanRun = { kind: "main", tokenIds, position: 0, sees: [], blockKeys, rootKey: mainRoot };
+    const params = { maxTokens: 1, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
+    const beganMs = clock();
+    // Nothing of it is stored, so nothing is copied to the host's memory either.
+    engine.submit({ type: "submit", requestId: `${round}`, plan: { runs: [run] }, params, reuse: false });
+    while (await engine.step());
+    ms = clock() - beganMs;
+  }
+  return { tokens, ms };
+}
+
 /** Gives blocks the keys of a span, as if it had been computed. */
 function fill({ cache }: Engine, tokenIds: Int32Array, blockTokens: number): void {
   const keys = runBlockKeys(spanRoot, tokenIds, blockTokens, true);

@@ -98,7 +98,7 @@ export interface DiskTierOptions {
   readonly blockTokens: number;
   readonly pool: BlockPool;
   readonly cache: PrefixCache;
-  /** See LoadCostsOptions. */
+  /** Whether the processor that opens files computes the steps too, as on a CPU. */
   readonly sharesProcessor: boolean;
   /** Whether requests decode. */
   readonly isDecoding: () => boolean;
@@ -125,7 +125,7 @@ export class DiskTier {
     this.gaps = gaps;
     this.format = mover.format;
     const nowMs = () => performance.now();
-    const slowness = () => (parts.sharesProcessor && isDecoding() ? gaps.slowness : 1);
+    const slowness = () => (isDecoding() ? gaps.slowness : 1);
     this.loads = new Loads({ ...parts, shape, mover, nowMs, slowness, slices: (isUrgent) => gaps.slices(isUrgent) });
     this.#keeps = new Keeps({ ...parts, shape, mover, turn: gaps.slices(() => false) });
     const { emit, onChange } = parts;

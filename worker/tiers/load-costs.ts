@@ -3,9 +3,7 @@ import { Cost, TokenCost } from "./load-queue.ts";
 import type { Turn } from "./object-file.ts";
 
 export interface LoadCostsOptions {
-  /** Whether the processor that opens files computes the steps too, as on a CPU. */
-  readonly sharesProcessor: boolean;
-  /** How many times as long as alone a load takes now, where the processor is shared; else 1. */
+  /** How many times as long as alone a load takes now. */
   readonly slowness: () => number;
   readonly nowMs: () => number;
 }
@@ -17,12 +15,12 @@ const probeBytes = 64 * 1024 * 1024;
 
 export class LoadCosts {
   readonly tokens: TokenCost;
-  readonly #options: LoadCostsOptions;
+  readonly #slowness: () => number;
   /** What a byte that is loaded takes. */
   readonly #byteMs: Cost;
 
   constructor(options: LoadCostsOptions) {
-    this.#options = options;
+    this.#slowness = options.slowness;
     this.#byteMs = new Cost(firstByteMs, probeBytes, options.nowMs);
     this.tokens = new TokenCost(options.nowMs);
   }
@@ -34,25 +32,15 @@ export class LoadCosts {
 
   /** @param waitedMs of these, for turns between steps */
   noteLoad(bytes: number, ms: number, waitedMs: number): void {
-    this.#byteMs.note(bytes, this.#options.sharesProcessor ? ms - waitedMs : ms);
+    this.#byteMs.note(bytes, ms - waitedMs);
   }
 
   loadMs(bytes: number): number {
-    return bytes * this.#byteMs.each * this.#options.slowness();
+    return bytes * this.#byteMs.each * this.#slowness();
   }
 
   computeMs(tokens: number): number {
     return tokens * this.tokens.each;
-  }
-
-  /**
-   * What stands against the loads of a request's next part: where another processor computes, what that has to compute
-   * before; where one does both, what it could compute while it loads what comes before. That part itself is added.
-   * @param had blocks of a run that are there
-   * @param come blocks of it that are there or come
-   */
-  blocksAgainst(had: number, come: number, blockCount: number): number {
-    return this.#options.sharesProcessor ? come - had : blockCount - come;
   }
 }
 

@@ -4,8 +4,9 @@
  * between two steps and at once, it is copied into a block that was free, stored and released. So no block is held while
  * anything is waited for, and no step in flight has one that a load writes. Requests take the block out of what was
  * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty. What is
- * computed sooner than it would be loaded is computed: both are measured. Where the processor that opens files also
- * computes, nothing is gained by computing a part meanwhile, so all that a request lacks is weighed together.
+ * computed sooner than it would be loaded is computed: both are measured. Files are opened by the thread that begins the
+ * steps and have a small part of its time while steps run, so nothing is gained by computing a part meanwhile, not even
+ * on a device: all that a request lacks is weighed together.
  */
 import * as systemFiles from "node:fs/promises";
 import type { BlockMover } from "../backend/backend.ts";
@@ -173,7 +174,7 @@ export class Loads {
         if (run.complete) continue;
         const had = run.blocks.length;
         const come = run.keyed ? this.#wantRun(requester, run, tokens) : had;
-        tokens += this.costs.blocksAgainst(had, come, run.blockCount) * this.#options.shape.blockTokens;
+        tokens += (come - had) * this.#options.shape.blockTokens;
       }
     }
     this.#start();
@@ -182,7 +183,7 @@ export class Loads {
   /**
    * Each part of a run goes where it is there sooner: to the loads, or to be computed. What follows a part that is
    * computed is computed too, since chains load from the first block on.
-   * @param tokens that stand against loading, besides those of this run
+   * @param tokens of other runs that are loaded before, and could be computed instead
    * @returns how many of the run's blocks are there or come
    */
   #wantRun(requester: Requester, run: LackingRun, tokens: number): number {
@@ -202,8 +203,8 @@ export class Loads {
       if (known === undefined || known.claims.length === 0) {
         const bytes = known?.bytes ?? this.#bytesOf(object);
         const waitMs = this.costs.loadMs(this.#queue.bytesBefore(run.owner) + this.#bytesAhead + bytes);
-        const against = this.costs.blocksAgainst(have, stop, stop) + end - stop;
-        if (known === undefined && waitMs > this.costs.computeMs(tokens + against * blockTokens)) return stop;
+        const against = tokens + (end - have) * blockTokens;
+        if (known === undefined && waitMs > this.costs.computeMs(against)) return stop;
         const load = known ?? this.#enqueue(object, run.owner, bytes);
         load.claims = keysOf(run, first, end);
         for (const key of load.claims) this.#claimed.add(key);
