@@ -56,7 +56,7 @@ export interface WorkerConfig {
   readonly weightMode: "float32" | "int8";
   /** What multiplies on the CPU: onnxruntime, or products of our own. */
   readonly dense: "onnx" | "native";
-  /** mx8: float16 rounded further, to 8 bits and a power of two for each 32 (kernels/abi.h). */
+  /** On a GPU anything but mx8 is bfloat16. mx8: rounded to 8 bits and a power of two for each 32 (kernels/abi.h). */
   readonly kvType: "float32" | "float16" | "mx8";
   /** Whether q is rotated to where a span stands, or K moved there (relocation/relocation.ts). */
   readonly kvPositions: "deferred" | "relocate";
@@ -115,10 +115,9 @@ function refuseOnCpu(values: z.infer<typeof schema>): void {
 /** What mx8 does not go with. @throws WorkerSettingError */
 function refuseWithMx8(values: z.infer<typeof schema>): void {
   const refused = (problem: string) => new WorkerSettingError("SPANGATE_KV_CODEC", `mx8 ${problem}`);
-  if (values.SPANGATE_DEVICE !== "cpu") {
-    throw refused(
-      `is for the CPU: ${values.SPANGATE_DEVICE} holds KV in bfloat16; leave it out, or take the device cpu`,
-    );
+  if (values.SPANGATE_DEVICE !== "cpu" && values.SPANGATE_BLOCK_TOKENS < mx8BlockTokens) {
+    const least = `takes SPANGATE_BLOCK_TOKENS of ${mx8BlockTokens} or more on ${values.SPANGATE_DEVICE}`;
+    throw refused(`${least}, not ${values.SPANGATE_BLOCK_TOKENS}; leave one of them out`);
   }
   if (values.SPANGATE_KV_TYPE !== undefined) {
     throw refused(`takes the place of SPANGATE_KV_TYPE, which is ${values.SPANGATE_KV_TYPE}; leave one of them out`);
@@ -129,9 +128,19 @@ function refuseWithMx8(values: z.infer<typeof schema>): void {
   }
 }
 
+/** A GPU has mx8 in parts of so many tokens (kernels/cuda/mx8.cuh), and reads it in heads of so many dimensions. */
+const mx8BlockTokens = 16;
+const mx8GpuHeads: readonly number[] = [64, 128];
+
 /** @throws WorkerSettingError when KV of this many dimensions a head cannot be held as the configuration has it */
-export function assertHeadFits({ kvType }: WorkerConfig, headDim: number): void {
-  if (kvType !== "mx8" || headDim % mx8Group === 0) return;
+export function assertHeadFits({ kvType, cudaIndex }: WorkerConfig, headDim: number): void {
+  if (kvType !== "mx8") return;
+  if (cudaIndex !== undefined) {
+    if (mx8GpuHeads.includes(headDim)) return;
+    const takes = `mx8 takes heads of ${mx8GpuHeads.join(" or ")} dimensions on a GPU`;
+    throw new WorkerSettingError("SPANGATE_KV_CODEC", `${takes}, and the model's have ${headDim}; leave it out`);
+  }
+  if (headDim % mx8Group === 0) return;
   throw new WorkerSettingError(
     "SPANGATE_KV_CODEC",
     `mx8 takes heads of a multiple of ${mx8Group} dimensions, and the model's have ${headDim}; leave it out`,

@@ -36,13 +36,16 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
 }
 
 async function openCuda(config: WorkerConfig, index: number): Promise<OpenBackend> {
-  const { CudaBackend, numericMode } = await import("./backend/cuda/cuda-backend.ts");
+  const { CudaBackend, mx8NumericMode, numericMode } = await import("./backend/cuda/cuda-backend.ts");
   const { openDevice } = await import("./backend/cuda/open-device.ts");
-  const mode = modeOf(numericMode, config);
+  const isMx8 = config.kvType === "mx8";
+  const kvElement = isMx8 ? ("mx8" as const) : ("bfloat16" as const);
+  const mode = modeOf(isMx8 ? mx8NumericMode : numericMode, config);
   const model = loadModel(config.modelFolder, mode);
-  const device = await openDevice({ index, headDim: model.config.headDim });
+  assertHeadFits(config, model.config.headDim);
+  const device = await openDevice({ index, headDim: model.config.headDim, kvElement });
   const { kvBytes, hostKvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
-  const options = { kvBytes, hostKvBytes, blockTokens, maxRows, maxLogitRows };
+  const options = { kvBytes, hostKvBytes, blockTokens, kvElement, maxRows, maxLogitRows };
   const backend = await CudaBackend.open(device, model, options);
   // 0.2 s and 19 MB of device memory for an 8B model on an H200, that the first requests would wait for otherwise.
   await backend.captureDecodes();

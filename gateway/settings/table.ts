@@ -272,7 +272,7 @@ export const workerSettings = {
     value: "CODEC",
     byDefault: "`raw`",
     meaning:
-      'or `mx8`: KV is rounded to 8 bits when it is computed, 32 values sharing a power of two: 0.52 of the bytes of `float16`, in memory and in files. On the CPU alone, for heads of a multiple of 32 dimensions; not with `relocate` or `"reuse": "blend"`',
+      'or `mx8`: KV is rounded to 8 bits when it is computed, 32 values sharing a power of two: 0.52 of the bytes of `float16`, in memory and in files. On the CPU for heads of a multiple of 32 dimensions, on GPUs of compute capability 9.0 for heads of 64 or 128; not with `relocate` or `"reuse": "blend"`',
   },
   SPANGATE_KV_POSITIONS: {
     value: "MODE",

@@ -1,5 +1,6 @@
 /** The kernels of attention plans on a device: their memory, launches and times, with nothing around them. */
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
+import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import type { ArgumentsOf } from "../../worker/native/cuda/arguments.ts";
 import { readKernelSources } from "../../worker/native/cuda/compile/kernel-sources.ts";
 import { architectureName, type CudaSource, Nvrtc } from "../../worker/native/cuda/compile/nvrtc.ts";
@@ -126,12 +127,13 @@ export class AttentionDevice {
     return this.nvrtc.compile(source, architectureName(this.context.device.computeCapability));
   }
 
-  /** Compiled at the first use. @param defines further macros, for variants */
-  kernel(name: PlanKernelName, headDim: number): PlanKernel {
-    const key = `${name} ${headDim}`;
+  /** Compiled at the first use. */
+  kernel(name: PlanKernelName, headDim: number, kvElement: KvElement = "bfloat16"): PlanKernel {
+    const key = `${name} ${headDim} ${kvElement}`;
     const known = this.kernels.get(key);
     if (known !== undefined) return known;
-    const sources = readKernelSources({ folder: "kernels/cuda", defines: { HEAD_DIM: headDim } });
+    const defines = { HEAD_DIM: headDim, KV_MX8: kvElement === "mx8" ? 1 : 0 };
+    const sources = readKernelSources({ folder: "kernels/cuda", defines });
     const source = sources.find((one) => one.name === `${name}.cu`);
     if (source === undefined) throw new Error(`kernels/cuda has no ${name}.cu`);
     const kernel = new CudaModule(this.context, this.compile(source)).kernel(name, planSignature);
@@ -182,7 +184,7 @@ export class AttentionDevice {
 
   /** A launch of one kernel over the items of a plan. */
   prepare(name: PlanKernelName, heads: Heads, buffers: PlanBuffers, plan: AttentionPlan, size: PlanLaunch): () => void {
-    const kernel = this.kernel(name, heads.headDim);
+    const kernel = this.kernel(name, heads.headDim, size.kvElement);
     const items = name.startsWith("attention_packed") ? plan.smallItems : plan.largeItems;
     // The packed kernel reads an item for each of its blocks before it knows how many there are.
     const lists = [
@@ -274,6 +276,8 @@ export interface PlanLaunch {
   readonly grid: number;
   readonly sharedBytes: number;
   readonly threads?: number;
+  /** What the pool holds; default: bfloat16. */
+  readonly kvElement?: KvElement;
 }
 
 export function median(count: number, measure: () => number): number {

@@ -21,6 +21,8 @@ class TimedBackend implements Backend {
   readonly shape: Backend["shape"];
   readonly hostBlocks?: HostBlocks;
   readonly deviceMs: number[] = [];
+  /** Rows of the steps of the same indices. */
+  readonly rows: number[] = [];
   private readonly inner: CudaBackend;
   private readonly device: CudaDevice;
   /** Start and end of a step; two steps can be under way. */
@@ -41,7 +43,7 @@ class TimedBackend implements Backend {
   }
 
   forward(batch: Batch): Promise<Float32Array> {
-    return this.timed(() => this.inner.forward(batch));
+    return this.timed(batch.tokenIds.length, () => this.inner.forward(batch));
   }
 
   beginStep(batch: Batch, requests: readonly SampleRequest[]): BegunStep {
@@ -49,9 +51,10 @@ class TimedBackend implements Backend {
     this.device.stream.record(start);
     const begun = this.inner.beginStep(batch, requests);
     this.device.stream.record(end);
+    const rows = batch.tokenIds.length;
     const tokens = async (): Promise<readonly (SampledToken | undefined)[]> => {
       const result = await begun.tokens();
-      await this.ended(start, end);
+      await this.ended(start, end, rows);
       return result;
     };
     return { drawsOnDevice: begun.drawsOnDevice, tokens };
@@ -74,18 +77,19 @@ class TimedBackend implements Backend {
   }
 
   /** Everything is in the stream when the call first waits. */
-  private async timed<Result>(call: () => Promise<Result>): Promise<Result> {
+  private async timed<Result>(rows: number, call: () => Promise<Result>): Promise<Result> {
     const [start, end] = this.marks[this.begunCount++ % 2];
     this.device.stream.record(start);
     const pending = call();
     this.device.stream.record(end);
     const result = await pending;
-    await this.ended(start, end);
+    await this.ended(start, end, rows);
     return result;
   }
 
-  private async ended(start: CudaEvent, end: CudaEvent): Promise<void> {
+  private async ended(start: CudaEvent, end: CudaEvent, rows: number): Promise<void> {
     await end.completion();
+    this.rows.push(rows);
     this.deviceMs.push(millisecondsBetween(start, end));
   }
 }
@@ -93,6 +97,7 @@ class TimedBackend implements Backend {
 export interface StepTimes {
   readonly wallMs: number;
   readonly deviceMs: number;
+  readonly rows: number;
 }
 
 export class BenchEngine {
@@ -159,7 +164,8 @@ export class BenchEngine {
     if (failed !== undefined) throw new Error(failed.message);
     this.messages.length = 0;
     const deviceMs = this.backend.deviceMs.slice(before).reduce((sum, ms) => sum + ms, 0);
-    return { wallMs: performance.now() - startMs, deviceMs };
+    const rows = Math.max(0, ...this.backend.rows.slice(before));
+    return { wallMs: performance.now() - startMs, deviceMs, rows };
   }
 
   /** Steps until all is done. */

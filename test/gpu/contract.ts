@@ -171,7 +171,7 @@ function sidesOf(name: string): ContractSides {
   const model = loadModel(join("test/golden", name), numericMode);
   const { config } = model;
   const openAs = async (device: ComputeDevice, { blockCount, blockTokens }: PoolSize, graphs: boolean) => {
-    const kvBytes = blockCount * kvBytesPerBlock(config, blockTokens);
+    const kvBytes = blockCount * kvBytesPerBlock(config, { blockTokens });
     return CudaBackend.open(device, model, { ...contractRows, kvBytes, blockTokens, reserveBytes: 0, graphs });
   };
   return {

@@ -6,6 +6,7 @@
 import type { DeviceBuffer, HostArray, LaunchSize } from "../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../worker/backend/cuda/device/kernels.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import { emulate } from "../backend/cuda/emulated-kernels.ts";
 import { EmulatedMemory } from "../backend/cuda/emulated-memory.ts";
 
@@ -26,16 +27,17 @@ export class KernelTwin {
   private readonly real: DeviceBuffer;
   private readonly staging: Uint8Array<ArrayBuffer>;
 
-  constructor(device: CudaDevice, byteLength: number, headDim: number) {
+  constructor(device: CudaDevice, byteLength: number, headDim: number, kvElement: KvElement = "bfloat16") {
     this.device = device;
     this.memory = new EmulatedMemory(byteLength);
     this.memory.headDim = headDim;
+    this.memory.kvElement = kvElement;
     this.real = device.allocate("twin", byteLength);
     this.staging = device.allocateHost("twin", byteLength);
   }
 
   /** Memory of both sides with these contents. */
-  put(name: string, values: Int32Array | Float32Array | Uint16Array): DeviceBuffer {
+  put(name: string, values: Int32Array | Float32Array | Uint16Array | Uint8Array): DeviceBuffer {
     const buffer = this.memory.allocate(name, values.byteLength);
     this.memory.uint8(buffer).set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
     return buffer;
@@ -63,6 +65,13 @@ export class KernelTwin {
     const prepare = this.device.prepare as (name: KernelName, ...values: unknown[]) => (size: LaunchSize) => void;
     prepare.call(this.device, name, ...here)(size);
     emulate(this.memory, name, values, size.grid as readonly number[]);
+  }
+
+  /** What a buffer holds on the device. */
+  async read(buffer: DeviceBuffer): Promise<Uint8Array> {
+    this.device.copyOut(this.staging as HostArray, this.real);
+    await this.device.settled();
+    return this.staging.slice(buffer.pointer, buffer.pointer + buffer.byteLength);
   }
 
   /** @returns the greatest differences. @throws Error naming the first place that is wrong */

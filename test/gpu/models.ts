@@ -1,6 +1,7 @@
 /** Models of true shapes with random weights, made in device memory: what benchmarks run. */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
+import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { TensorReader, TensorUpload, WeightInfo } from "../../worker/backend/cuda/weights/weights.ts";
 import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";
@@ -47,7 +48,7 @@ export function configOf(name: ModelName): ModelConfig {
 }
 
 /** The tensors of a model that lies nowhere: types and shapes alone. */
-function weightsOf(config: ModelConfig): WeightInfo {
+export function weightsOf(config: ModelConfig): WeightInfo {
   const layout = tensorLayout(config);
   return {
     info(name): TensorInfo {
@@ -93,6 +94,7 @@ export interface BenchBackendOptions {
   readonly graphs?: boolean;
   readonly packing?: boolean;
   readonly hostKvBytes?: number;
+  readonly kvElement?: KvElement;
 }
 
 export function openRandomModel(device: ComputeDevice, config: ModelConfig, options: BenchBackendOptions) {

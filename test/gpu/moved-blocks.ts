@@ -1,10 +1,11 @@
 /** Blocks between a pool and the host's memory, against plain loops: on a device, and where one is emulated. */
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
 import { blockFormatOf, CudaHostBlocks } from "../../worker/backend/cuda/host-blocks.ts";
-import { DevicePool, kvBytesPerBlock } from "../../worker/backend/cuda/pool.ts";
+import { DevicePool, type KvElement, kvBytesPerBlock } from "../../worker/backend/cuda/pool.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
 import type { ModelConfig } from "../../worker/model/config.ts";
 import { Random } from "../native/random.ts";
+import { zeroMx8From } from "../support/gpu-mx8.ts";
 import { assertThat } from "./report.ts";
 
 const blockTokens = 16;
@@ -22,7 +23,7 @@ class Plain {
 
   constructor(host: CudaHostBlocks, pool: DevicePool, bytes: Uint8Array) {
     this.#host = host;
-    this.#layerStride = pool.layerStride * 2;
+    this.#layerStride = pool.layerBytes;
     this.pool = bytes;
   }
 
@@ -42,6 +43,15 @@ class Plain {
     for (const [layer, at] of this.places(block).entries()) {
       packed.set(this.pool.subarray(at, at + this.layerBytes), layer * this.layerBytes);
     }
+    if (this.#host.format.codec !== 0) {
+      const { kvHeads, layers } = this.#host.format;
+      for (let layer = 0; layer < layers; layer++) {
+        const part = packed.subarray(layer * this.layerBytes, (layer + 1) * this.layerBytes);
+        zeroMx8From(part, { kvHeads, headDim, blockTokens }, tokenCount);
+      }
+      this.slots.set(slot, packed);
+      return;
+    }
     const rowBytes = 2 * headDim;
     for (let row = 0; row < bytes / rowBytes; row++) {
       if (row % blockTokens >= tokenCount) packed.fill(0, row * rowBytes, (row + 1) * rowBytes);
@@ -57,17 +67,23 @@ class Plain {
   }
 }
 
+export interface MoveOptions {
+  readonly seed: number;
+  readonly rounds: number;
+  /** What the pool holds, which the device's kernels are compiled for. */
+  readonly kvElement: KvElement;
+}
+
 /** Random blocks go down, and come up into others; in the end all memory is as it must be, bit for bit. */
 export async function movesBlocks(
   device: ComputeDevice,
   config: ModelConfig,
-  seed: number,
-  rounds: number,
+  { seed, rounds, kvElement }: MoveOptions,
 ): Promise<string> {
   const random = new Random(seed);
-  const kvBytes = blockCount * kvBytesPerBlock(config, blockTokens);
-  const pool = new DevicePool(device, config, { blockTokens, kvBytes, reserveBytes: 1 << 20 });
-  const format = blockFormatOf(device, config, blockTokens);
+  const kvBytes = blockCount * kvBytesPerBlock(config, { blockTokens, kvElement });
+  const pool = new DevicePool(device, config, { blockTokens, kvElement, kvBytes, reserveBytes: 1 << 20 });
+  const format = blockFormatOf(device, config, blockTokens, kvElement);
   const host = new CudaHostBlocks({ device, pool, format, blockTokens, hostBytes: slotCount * format.bytes });
   const bytes = device.allocateHost("pool", pool.memory.byteLength);
   const words = new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);

@@ -4,6 +4,7 @@
  */
 import { join } from "node:path";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
+import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import { seedVariable, testSeed } from "../support/seed.ts";
 
 /** The environment that a program was started in. */
@@ -35,6 +36,10 @@ export function freshSeed(): number {
 }
 
 /** Device 0 with the kernels of the tree that the program is run in, which a bundle does not lie in. */
-export function openTestDevice(headDim: number, { libraryFolders }: GpuOptions): Promise<CudaDevice> {
-  return openDevice({ index: 0, headDim, libraryFolders, kernelFolder: "kernels/cuda" });
+export function openTestDevice(
+  headDim: number,
+  { libraryFolders }: GpuOptions,
+  kvElement?: KvElement,
+): Promise<CudaDevice> {
+  return openDevice({ index: 0, headDim, kvElement, libraryFolders, kernelFolder: "kernels/cuda" });
 }

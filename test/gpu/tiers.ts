@@ -1,16 +1,18 @@
 /**
  * Blocks in the host's memory, on the device: `bun test/gpu/tiers.ts [part]... [folder of NVIDIA's libraries]...` from the
- * project's root, parts: twin, rates, ttft, beside, working. Random weights in the shape of Qwen3-8B. Writes
- * $OUT/gpu-tiers.json.
+ * project's root, parts: twin, rates, ttft, beside, working. Random weights in the shape of Qwen3-8B; SPANGATE_KV_CODEC=mx8:
+ * KV in mx8. Writes $OUT/gpu-tiers.json.
  */
 
 import type { HostBlocks } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaHostBlocks } from "../../worker/backend/cuda/host-blocks.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { type KvElement, kvBytesPerBlock } from "../../worker/backend/cuda/pool.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
 import { Random } from "../native/random.ts";
 import { BenchEngine, median } from "./bench-engine.ts";
+import { benchBeside } from "./beside.ts";
 import { configOf, openRandomModel } from "./models.ts";
 import { movesBlocks } from "./moved-blocks.ts";
 import { freshSeed, gpuOptions, openTestDevice, resultPath } from "./options.ts";
@@ -25,10 +27,9 @@ const stepTokens = 8_192;
 const options = gpuOptions();
 const report = new Report();
 const config = configOf("Qwen3-8B");
-const blockBytes = 2 * 2 * config.layerCount * config.kvHeadCount * config.headDim * blockTokens;
+const kvElement: KvElement = process.env.SPANGATE_KV_CODEC === "mx8" ? "mx8" : "bfloat16";
+const blockBytes = kvBytesPerBlock(config, { blockTokens, kvElement });
 const isWanted = (part: string): boolean => options.parts.length === 0 || options.parts.includes(part);
-const percentile = (values: readonly number[], part: number): number =>
-  values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(part * values.length))] ?? Number.NaN;
 
 /** Bytes a second of copies of whole parts, as many at once as there may be. */
 async function rateOf(host: CudaHostBlocks, directions: readonly ("store" | "fetch")[]): Promise<number> {
@@ -115,41 +116,6 @@ async function benchFirstToken(backend: CudaBackend, device: CudaDevice): Promis
   ].join(", ");
 }
 
-/** Times of steps, in which sixteen streams get a token each, while another asks over 32 documents again and again. */
-async function benchBeside(backend: CudaBackend, device: CudaDevice): Promise<string> {
-  const engine = new BenchEngine(backend, device, stepTokens, backend.hostBlocks);
-  const sets = Array.from({ length: 4 }, () => documentsOf(engine, documentCount));
-  for (const set of sets) await timeToFirst(engine, set, true);
-  await engine.hostSettled();
-  const stepsMs = { resident: [] as number[], loading: [] as number[] };
-  for (let round = 0; round < 10; round++) {
-    for (const kind of ["resident", "loading"] as const) {
-      for (let i = 0; i < 16; i++) engine.submit([], engine.randomTokens(256), 600, false);
-      for (let warm = 0; warm < 20; warm++) await engine.step();
-      for (let at = 0, asked = 0; at < 500; at++) {
-        // One request at a time asks; the next begins 25 steps later. What the first one of a round asks for may have
-        // left the device in the round before.
-        if (at % 25 === 0) {
-          const set = sets[kind === "resident" ? 0 : asked % sets.length] as readonly Int32Array[];
-          engine.submit(set, engine.randomTokens(questionTokens), 1, true);
-          asked += 1;
-        }
-        const step = await engine.step();
-        if (round > 0 && at >= 25 && step !== undefined) stepsMs[kind].push(step.wallMs);
-      }
-      await engine.settle();
-    }
-  }
-  await engine.hostSettled();
-  const lines = Object.entries(stepsMs).flatMap(([kind, times]) => [
-    report.figure(`beside.${kind}.p50Ms`, percentile(times, 0.5)),
-    report.figure(`beside.${kind}.p90Ms`, percentile(times, 0.9)),
-    report.figure(`beside.${kind}.p99Ms`, percentile(times, 0.99)),
-  ]);
-  const ratio = percentile(stepsMs.loading, 0.99) / percentile(stepsMs.resident, 0.99);
-  return [...lines, report.figure("beside.p99Ratio", ratio)].join(", ");
-}
-
 interface WorkingSet {
   readonly documents: number;
   readonly requests: number;
@@ -195,11 +161,11 @@ async function withModel(
   hostBlocks: number,
   run: (backend: CudaBackend, device: CudaDevice) => Promise<void>,
 ): Promise<void> {
-  const device = await openTestDevice(config.headDim, options);
+  const device = await openTestDevice(config.headDim, options, kvElement);
   const startMs = performance.now();
   const kvBytes = blocks * blockBytes;
   const hostKvBytes = hostBlocks * blockBytes;
-  const backend = await openRandomModel(device, config, { kvBytes, maxRows: stepTokens, hostKvBytes });
+  const backend = await openRandomModel(device, config, { kvBytes, maxRows: stepTokens, hostKvBytes, kvElement });
   console.log(`open after ${(performance.now() - startMs).toFixed(0)} ms, ${hostKvBytes} bytes of host memory`);
   await run(backend, device);
   await device.settled();
@@ -207,18 +173,19 @@ async function withModel(
 }
 
 if (isWanted("twin")) {
-  const device = await openTestDevice(config.headDim, options);
+  const device = await openTestDevice(config.headDim, options, kvElement);
   await report.check("blocks go down and come up, bit for bit", () =>
-    movesBlocks(device, { ...config, layerCount: 5 }, freshSeed(), 40),
+    movesBlocks(device, { ...config, layerCount: 5 }, { seed: freshSeed(), rounds: 40, kvElement }),
   );
   await device.settled();
   device.close();
 }
 if (["rates", "ttft", "beside"].some(isWanted)) {
-  await withModel(2_560, 4_608, async (backend, device) => {
+  // Two sets of documents fit into the pool, and four into the host's memory beside what streams leave there meanwhile.
+  await withModel(2_560, 8_192, async (backend, device) => {
     if (isWanted("rates")) await report.check("rates", () => benchRates(backend));
     if (isWanted("ttft")) await report.check("first token over 32 x 512", () => benchFirstToken(backend, device));
-    if (isWanted("beside")) await report.check("others beside loads", () => benchBeside(backend, device));
+    if (isWanted("beside")) await report.check("others beside loads", () => benchBeside(report, backend, device));
   });
 }
 if (isWanted("working")) {

@@ -39,6 +39,10 @@ test("mx8 is a way to hold KV, of heads that are whole groups", () => {
   for (const headDim of [32, 128]) assertHeadFits(config, headDim);
   expect(() => assertHeadFits(config, 80)).toThrow("SPANGATE_KV_CODEC: mx8 takes heads of a multiple of 32 dimensions");
   assertHeadFits(parseWorkerConfig(folder), 80);
+  const onGpu = parseWorkerConfig({ ...folder, SPANGATE_KV_CODEC: "mx8", SPANGATE_DEVICE: "cuda:0" });
+  expect(onGpu.kvType).toBe("mx8");
+  for (const headDim of [64, 128]) assertHeadFits(onGpu, headDim);
+  for (const headDim of [32, 96]) expect(() => assertHeadFits(onGpu, headDim)).toThrow("heads of 64 or 128 dimensions");
 });
 
 test.each([
@@ -48,8 +52,8 @@ test.each([
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
   [{ SPANGATE_KV_CODEC: "int8" }, 'SPANGATE_KV_CODEC: must be "raw" or "mx8"'],
   [
-    { SPANGATE_KV_CODEC: "mx8", SPANGATE_DEVICE: "cuda:1" },
-    "SPANGATE_KV_CODEC: mx8 is for the CPU: cuda:1 holds KV in",
+    { SPANGATE_KV_CODEC: "mx8", SPANGATE_DEVICE: "cuda:1", SPANGATE_BLOCK_TOKENS: "8" },
+    "SPANGATE_KV_CODEC: mx8 takes SPANGATE_BLOCK_TOKENS of 16 or more on cuda:1, not 8",
   ],
   [{ SPANGATE_KV_CODEC: "mx8", SPANGATE_KV_TYPE: "float16" }, "takes the place of SPANGATE_KV_TYPE, which is float16"],
   [

@@ -16,7 +16,7 @@ const model = loadModel(join(import.meta.dir, "../../golden/qwen3"), numericMode
 async function open({ blockCount, blockTokens }: PoolSize, multiprocessorCount: number, graphs: boolean) {
   const device = new EmulatedDevice(model.config.headDim);
   device.multiprocessorCount = multiprocessorCount;
-  const kvBytes = blockCount * kvBytesPerBlock(model.config, blockTokens);
+  const kvBytes = blockCount * kvBytesPerBlock(model.config, { blockTokens });
   return CudaBackend.open(device, model, { ...contractRows, kvBytes, blockTokens, reserveBytes: 0, graphs });
 }
 

@@ -10,7 +10,7 @@ import {
   rowsPerTile,
 } from "../../../worker/attention/plan-format.ts";
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
-import { keyOffset, Rotations, type Values } from "./emulated-heads.ts";
+import { EmulatedPool, Rotations, type Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 
 const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
@@ -67,8 +67,8 @@ class ItemReader {
     const { headDim } = memory;
     const [qkv, pool, table, positions] = values;
     const [rotaryDim, blockTokens, scale] = values.slice(13, 16).map(Number);
-    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(pool))];
-    const place = { kvHeads: this.kvHeads, headDim, blockTokens };
+    const data = memory.bfloat16(buffer(qkv));
+    const kv = new EmulatedPool(memory, buffer(pool), { kvHeads: this.kvHeads, headDim, blockTokens });
     const width = (this.queryHeads + 2 * this.kvHeads) * headDim;
     const scores: number[] = [];
     const seen: Float32Array[] = [];
@@ -87,12 +87,12 @@ class ItemReader {
       for (let token = 0; token < Math.min(tokens, visible + i); token++) {
         const at = first + token;
         const id = memory.int32(buffer(values[8]))[block + Math.floor(at / blockTokens)];
-        const key = keyOffset(place, id * blockTokens + (at % blockTokens), Math.floor(head / this.group));
-        const k = kv.row(key, headDim);
+        const [slot, kvHead] = [id * blockTokens + (at % blockTokens), Math.floor(head / this.group)];
+        const k = kv.row(slot, kvHead, true);
         let product = 0;
         for (let d = 0; d < headDim; d++) product += q[d] * k[d];
         scores.push(product * scale);
-        seen.push(kv.row(key + blockTokens * headDim, headDim));
+        seen.push(kv.row(slot, kvHead, false));
       }
     }
     return combine(scores, seen, headDim);

@@ -10,6 +10,7 @@ import type {
   StreamMark,
 } from "../../../worker/backend/cuda/device/device.ts";
 import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
+import type { KvElement } from "../../../worker/backend/cuda/pool.ts";
 import { type ArgumentsOf, PackedArguments, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";
 import { emulate } from "./emulated-kernels.ts";
@@ -70,9 +71,10 @@ export class EmulatedDevice implements ComputeDevice {
   closed = false;
   private recording: (() => void)[] | undefined;
 
-  constructor(headDim: number, byteLength = 96 << 20) {
+  constructor(headDim: number, byteLength = 96 << 20, kvElement: KvElement = "bfloat16") {
     this.memory = new EmulatedMemory(byteLength);
     this.memory.headDim = headDim;
+    this.memory.kvElement = kvElement;
   }
 
   freeBytes(): number {

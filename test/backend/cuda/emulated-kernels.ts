@@ -1,8 +1,9 @@
 /** What the CUDA kernels compute, in plain loops: written from the comments in kernels/cuda, not from their code. */
 import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
+import { mx8BlockBytes, zeroMx8From } from "../../support/gpu-mx8.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
-import { keyOffset, Rotations, type Values } from "./emulated-heads.ts";
+import { EmulatedPool, keyOffset, Rotations, type Values } from "./emulated-heads.ts";
 import { emulatedMatvec, emulatedMatvecAdd, emulatedMatvecFloat, emulatedMatvecGated } from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
@@ -19,8 +20,9 @@ function activeCount(memory: EmulatedMemory, count: unknown, grid: number): numb
   return active;
 }
 
-/** The pool itself in place of its tensor map, which names it. */
+/** The pool itself in place of its tensor map, which names it; a pool in mx8 has none. */
 function onMap(memory: EmulatedMemory, [qkv, map, ...rest]: Values): Values {
+  if (memory.kvElement === "mx8") return [qkv, map, ...rest];
   const [pointer, byteLength] = memory.int32(buffer(map));
   return [qkv, new DeviceBuffer("pool", pointer, byteLength), ...rest];
 }
@@ -106,8 +108,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);
     const heads = queryHeads + 2 * kvHeads;
     if (gridHeads * 8 < heads) throw new RangeError(`a grid of ${gridHeads} for ${heads} heads`);
-    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[14]))];
-    const place = { kvHeads, headDim, blockTokens };
+    const data = memory.bfloat16(buffer(qkv));
+    const kv = new EmulatedPool(memory, buffer(values[14]), { kvHeads, headDim, blockTokens });
     for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
       const [position, slot] = [memory.int32(buffer(positions))[row], memory.int32(buffer(slots))[row]];
       for (let head = 0; head < heads; head++) {
@@ -118,9 +120,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         if (norm !== null) normalise(x, memory.bfloat16(buffer(norm)).row(0, headDim), number(epsilon));
         if (isKey && !isQuery && rotaryDim > 0) new Rotations(memory, buffer(rotations)).rotate(x, position, rotaryDim);
         const kvHead = (head - queryHeads) % kvHeads;
-        const stored = keyOffset(place, slot, kvHead) + (isKey ? 0 : blockTokens * headDim);
         if (isQuery) data.setRow(at, x);
-        else kv.setRow(stored, x);
+        else kv.setRow(slot, kvHead, isKey, x);
       }
     }
   },
@@ -184,6 +185,12 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const source = layer * 16 * number(layerStride) + block * layerBytes;
         const target = (index * layers + layer) * layerBytes;
         to.set(from.subarray(source, source + layerBytes), target);
+        if (memory.kvElement === "mx8") {
+          const shape = { kvHeads: 1, headDim: rowBytes, blockTokens: number(blockTokens) };
+          const packed = to.subarray(target, target + layerBytes);
+          zeroMx8From(packed, { ...shape, kvHeads: layerBytes / mx8BlockBytes(shape) }, tokens);
+          continue;
+        }
         // Rows of K of all tokens, then of V, of each head.
         for (let row = 0; row < layerBytes / rowBytes; row++) {
           if (row % number(blockTokens) >= tokens) to.fill(0, target + row * rowBytes, target + (row + 1) * rowBytes);

@@ -1,5 +1,6 @@
 /** Device memory of the emulated device: one flat address space, and typed views of it by address. */
 import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
+import type { KvElement } from "../../../worker/backend/cuda/pool.ts";
 import { bfloat16Of } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 
 /** The first address: an address below it is a mistake, null among them. */
@@ -9,6 +10,8 @@ export class EmulatedMemory {
   readonly bytes: ArrayBuffer;
   /** Attention is compiled for it. */
   headDim = 0;
+  /** What a KV pool holds; all kernels are compiled for it. */
+  kvElement: KvElement = "bfloat16";
   private used = base;
 
   constructor(byteLength: number) {

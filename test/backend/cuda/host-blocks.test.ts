@@ -24,10 +24,15 @@ const config = parseModelConfig(
   "tiny",
 );
 
-test("blocks go down and come up into other blocks, bit for bit, with zeros behind the last token", async () => {
-  const moved = await movesBlocks(new EmulatedDevice(16), config, testSeed(), 12);
-  expect(moved).toMatch(/^[1-9]\d+ blocks moved$/);
-});
+test.each(["bfloat16", "mx8"] as const)(
+  "blocks in %s go down and come up into other blocks, bit for bit, with zeros behind the last token",
+  async (kvElement) => {
+    const headDim = kvElement === "mx8" ? 64 : 16;
+    const device = new EmulatedDevice(headDim, 96 << 20, kvElement);
+    const moved = await movesBlocks(device, { ...config, headDim }, { seed: testSeed(), rounds: 12, kvElement });
+    expect(moved).toMatch(/^[1-9]\d+ blocks moved$/);
+  },
+);
 
 test("host memory that holds no block is refused in one sentence", () => {
   const device = new EmulatedDevice(16);

@@ -1,9 +1,11 @@
 /** Attention launches of one layer: first the plan's large items, then its small ones (worker/attention/planner.ts). */
 import { largeTiles, smallTiles, tileHeads } from "../../attention/plan-format.ts";
 import type { PackShape } from "../../attention/shape.ts";
+import { mx8Group } from "../../contract/units.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device/device.ts";
 import type { ForwardParts, LayerMaps, Op } from "./forward-parts.ts";
+import type { KvElement } from "./pool.ts";
 import type { StepLayout } from "./staging.ts";
 
 export interface AttentionOps {
@@ -71,6 +73,19 @@ export function assertAttention({ headDim, rope }: ModelConfig, blockTokens: num
     throw new Error(`${blockTokens} tokens of a block are no power of two`);
 }
 
+/**
+ * KV in mx8 is read by the warpgroup kernels alone.
+ * @throws Error naming what the device or the model lacks for it
+ */
+export function assertMx8({ hasWarpgroups }: PackShape, device: ComputeDevice): void {
+  if (hasWarpgroups) return;
+  const takes = "SPANGATE_KV_CODEC mx8 on a GPU takes";
+  const lacks = device.hasWarpgroups
+    ? `heads of 64 or 128 dimensions with RoPE over a multiple of 16, in blocks of ${partTokens} tokens or more`
+    : `one of compute capability 9.0, and ${device.hardware} is of another`;
+  throw new Error(`${takes} ${lacks}; leave it out, or take the device cpu`);
+}
+
 /** Thread blocks that run on one multiprocessor at a time: of attention_packed, and of attention_tiles. */
 const packedBlocks = 2;
 const tilesBlocks = 2;
@@ -101,14 +116,19 @@ const packedThreads = 256;
 /** The most static shared memory of attention_packed and attention_tiles, in bytes. */
 const staticSharedBytes = 2_304;
 
-export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups = false): AttentionLaunches {
+export function launchesOf(
+  device: ComputeDevice,
+  headDim: number,
+  hasWarpgroups = false,
+  kvElement: KvElement = "bfloat16",
+): AttentionLaunches {
   const { multiprocessorCount } = device;
   if (hasWarpgroups) {
     return {
       smallKernel: "attention_packed_wgmma",
-      small: packedWarpgroupLaunch(multiprocessorCount, headDim),
+      small: packedWarpgroupLaunch(multiprocessorCount, headDim, kvElement),
       largeKernel: "attention_wgmma",
-      large: warpgroupLaunch(multiprocessorCount, headDim),
+      large: warpgroupLaunch(multiprocessorCount, headDim, kvElement),
     };
   }
   const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
@@ -138,10 +158,12 @@ const tilesShared = (headDim: number, tokens: number): number => (largeTiles * 1
  * Launch of attention_wgmma.cu: one thread block a multiprocessor. `sharedBytes` must equal kSharedBytes in
  * wgmma_ring.cuh.
  */
-export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
-  const slots = headDim === 128 ? 5 : 10;
+export function warpgroupLaunch(multiprocessorCount: number, headDim: number, kvElement: KvElement = "bfloat16") {
+  const isMx8 = kvElement === "mx8";
+  const slots = headDim === 128 ? (isMx8 ? 4 : 5) : 10;
   const tileBytes = largeTiles * 16 * 2 * headDim;
-  const sharedBytes = (2 + slots) * tileBytes + slots * 40 + 32;
+  const packedBytes = isMx8 ? largeTiles * 16 * mx8Bytes(headDim) : 0;
+  const sharedBytes = (2 + slots) * tileBytes + packedBytes + slots * 40 + 32;
   return { grid: [multiprocessorCount], blockThreads: 512, sharedBytes, overlapsPrevious: true } as const;
 }
 
@@ -149,10 +171,13 @@ export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
  * Launch of attention_packed_wgmma.cu: two thread blocks a multiprocessor. `sharedBytes` must equal kSharedBytes in
  * packed_ring.cuh. Blocks may wait for each other, so the grid never has more blocks than fit on the device at once.
  */
-export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number) {
-  const slots = headDim === 128 ? 5 : 10;
+export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number, kvElement: KvElement = "bfloat16") {
+  const isMx8 = kvElement === "mx8";
+  const slots = headDim === 128 ? (isMx8 ? 2 : 5) : isMx8 ? 8 : 10;
   const tileBytes = smallTiles * 16 * 2 * headDim;
-  const sharedBytes = (2 + slots) * tileBytes + slots * (80 + 16) + 32 + smallTiles * 16 * 4;
+  const slotBytes = isMx8 ? smallTiles * 16 * mx8Bytes(headDim) : tileBytes;
+  const [tiles, records] = isMx8 ? [4, 2 * slots] : [2, slots];
+  const sharedBytes = tiles * tileBytes + slots * (slotBytes + 16) + records * 80 + 32 + smallTiles * 16 * 4;
   return {
     grid: [packedBlocks * multiprocessorCount],
     blockThreads: 256,
@@ -161,9 +186,12 @@ export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: numb
   } as const;
 }
 
-export function allowAttention(device: ComputeDevice, headDim: number): void {
+/** Bytes of K and V of a token and head in mx8. */
+const mx8Bytes = (headDim: number): number => 2 * (headDim + headDim / mx8Group);
+
+export function allowAttention(device: ComputeDevice, headDim: number, kvElement: KvElement = "bfloat16"): void {
   for (const hasWarpgroups of [false, device.hasWarpgroups && isWarpgroupHead(headDim)]) {
-    const { smallKernel, small, largeKernel, large } = launchesOf(device, headDim, hasWarpgroups);
+    const { smallKernel, small, largeKernel, large } = launchesOf(device, headDim, hasWarpgroups, kvElement);
     device.allowSharedBytes(smallKernel, small.sharedBytes ?? 0);
     device.allowSharedBytes(largeKernel, large.sharedBytes ?? 0);
   }
@@ -171,25 +199,27 @@ export function allowAttention(device: ComputeDevice, headDim: number): void {
 
 /**
  * Makes the tensor maps that the warpgroup kernels take instead of a layer's part of the pool, by its device address;
- * an empty map where these kernels are not used. They are made once, since nothing is allocated while requests are
- * served.
+ * an empty map where these kernels are not used, or read mx8. They are made once, since nothing is allocated while
+ * requests are served.
  */
 export function putLayerMaps(
   device: ComputeDevice,
   { headDim, blockTokens, hasWarpgroups }: PackShape,
-  layers: readonly DeviceBuffer[],
+  { layers, kvElement }: { readonly layers: readonly DeviceBuffer[]; readonly kvElement?: KvElement },
 ): ReadonlyMap<number, LayerMaps> {
   const boxRows = Math.min(blockTokens, largeTiles * 16);
   const mapsOf = (kv: DeviceBuffer): LayerMaps => {
     const small = device.putTensorMap(kv, headDim, partTokens);
     return { small, large: boxRows === partTokens ? small : device.putTensorMap(kv, headDim, boxRows) };
   };
-  return new Map((hasWarpgroups ? layers : []).map((kv) => [kv.pointer, mapsOf(kv)]));
+  const mapped = hasWarpgroups && kvElement !== "mx8" ? layers : [];
+  return new Map(mapped.map((kv) => [kv.pointer, mapsOf(kv)]));
 }
 
 export function attentionLaunches(parts: ForwardParts, layout: StepLayout): AttentionOps {
-  const { device, config, packShape, layerMaps } = parts;
-  const { smallKernel, small, largeKernel, large } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
+  const { device, config, packShape, layerMaps, kvElement } = parts;
+  const { hasWarpgroups } = packShape;
+  const { smallKernel, small, largeKernel, large } = launchesOf(device, config.headDim, hasWarpgroups, kvElement);
   return {
     ofLayer(kv, rotations) {
       const maps = layerMaps.get(kv.pointer);

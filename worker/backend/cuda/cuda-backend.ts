@@ -22,6 +22,8 @@ export type { CudaBackendOptions, CudaModel } from "./parts.ts";
 
 /** Names the arithmetic: KV that another numeric mode computed belongs to another model (see model/digest.ts). */
 export const numericMode = "cuda-bfloat16";
+/** The same with KV in mx8. */
+export const mx8NumericMode = `${numericMode}/kv-mx8`;
 
 export class CudaBackend implements Backend {
   readonly name = "cuda";
@@ -44,7 +46,7 @@ export class CudaBackend implements Backend {
   readonly #copyBuffer: ReturnType<ComputeDevice["allocate"]>;
 
   private constructor(parts: ForwardParts, options: CudaBackendOptions) {
-    const { device, config, pool } = parts;
+    const { device, config, pool, kvElement } = parts;
     this.#parts = parts;
     this.#options = options;
     this.#planner = new PackPlanner(parts.packShape);
@@ -59,7 +61,7 @@ export class CudaBackend implements Backend {
     this.#copyBuffer = device.allocate("copies", copyWords(options.maxRows) * 4);
     const { blockTokens, hostKvBytes = 0 } = options;
     if (hostKvBytes > 0) {
-      const format = blockFormatOf(device, config, blockTokens);
+      const format = blockFormatOf(device, config, blockTokens, kvElement);
       this.hostBlocks = new CudaHostBlocks({ device, pool, format, blockTokens, hostBytes: hostKvBytes });
     }
     this.shape = {
@@ -68,6 +70,7 @@ export class CudaBackend implements Backend {
       blockTokens: options.blockTokens,
       blockCount: pool.blockCount,
       kvBytesPerBlock: pool.blockBytes,
+      ...(kvElement === "mx8" && { blends: false }),
     };
   }
 
@@ -148,6 +151,7 @@ export class CudaBackend implements Backend {
 
   async copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): Promise<void> {
     const { maxRows } = this.#options;
+    this.#assertMoves();
     for (let from = 0; from < sourceSlots.length; from += maxRows) {
       const part = (list: Int32Array) => list.subarray(from, from + maxRows);
       this.#copyPart(part(sourceSlots), part(targetSlots), part(deltas));
@@ -157,6 +161,7 @@ export class CudaBackend implements Backend {
 
   async deviations(batch: Batch): Promise<Float32Array> {
     const { device, workspace } = this.#parts;
+    this.#assertMoves();
     const out = this.#deviations.subarray(0, batch.tokenIds.length);
     if (this.#parts.config.layerCount === 1) return out.fill(0);
     const plan = this.#planner.plan(batch);
@@ -173,6 +178,12 @@ export class CudaBackend implements Backend {
     await this.#parts.device.settled();
     this.#graphs.close();
     this.#parts.device.close();
+  }
+
+  /** @throws Error where K would be rounded again */
+  #assertMoves(): void {
+    if (this.#parts.kvElement === "mx8")
+      throw new Error("KV in mx8 stays where it is: moved, it would be rounded again");
   }
 
   /** Waits for the device. A device fault shows here as DeviceLost; nothing can run on the device afterwards. */
@@ -273,7 +284,7 @@ export class CudaBackend implements Backend {
       config.headDim,
       rope.origin === null ? 0 : config.rope.rotaryDim,
       blockTokens,
-      pool.layerStride,
+      pool.layerBytes / 2,
       pool.memory,
     );
     launch({ grid: [Math.ceil(count / copiesPerBlock), config.layerCount], blockThreads: 256 });

@@ -2,7 +2,7 @@
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
-import type { DevicePool } from "./pool.ts";
+import type { DevicePool, KvElement } from "./pool.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { StepCounts, StepStaging } from "./staging.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
@@ -24,6 +24,7 @@ export interface ForwardParts {
   /** The tensor maps, by the device address of a layer's part of the pool (putLayerMaps). */
   readonly layerMaps: ReadonlyMap<number, LayerMaps>;
   readonly blockTokens: number;
+  readonly kvElement: KvElement;
   /** true: the products of one-row steps compute sums and norms themselves; false: such steps run like any other. */
   readonly fusesRows: boolean;
 }

@@ -19,7 +19,7 @@ import {
 } from "../backend.ts";
 import type { ComputeDevice, DeviceBuffer, SideStream, StreamMark } from "./device/device.ts";
 import { mostMovedBlocks } from "./device/kernels.ts";
-import { type DevicePool, kvBytesPerBlock } from "./pool.ts";
+import { type DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 
 /** Bytes of one part of the staging memory, unless a block is larger. */
 const partBytes = 16 << 20;
@@ -34,15 +34,23 @@ const slabBytes = 1 << 30;
 export const stagingBytes = (blockBytes: number): number =>
   2 * partsEachWay * blocksIn(partBytes, blockBytes) * blockBytes;
 
-/** K and V of a head, token after token. */
-const layout = 2;
-const bfloat16 = 4;
+/** K and V of a head, token after token; in mx8 16 tokens' numbers and then their scales (kernels/cuda/mx8.cuh). */
+const layouts = { bfloat16: 2, mx8: 3 } as const;
+const elements = { bfloat16: 4, mx8: 3 } as const;
+/** Elements as they are, or in groups of 32 that share a power of two. */
+const codecs = { bfloat16: 0, mx8: 1 } as const;
 
-export function blockFormatOf(device: ComputeDevice, config: ModelConfig, blockTokens: number): BlockFormat {
+export function blockFormatOf(
+  device: ComputeDevice,
+  config: ModelConfig,
+  blockTokens: number,
+  kvElement: KvElement = "bfloat16",
+): BlockFormat {
   const { layerCount: layers, kvHeadCount: kvHeads, headDim } = config;
-  const name = `cuda/${device.hardware}/bfloat16/${layers}x${kvHeads}x${headDim}x${blockTokens}`;
-  const bytes = kvBytesPerBlock(config, blockTokens);
-  return { name, bytes, layers, kvHeads, headDim, layout, element: bfloat16, codec: 0 };
+  const name = `cuda/${device.hardware}/${kvElement}/${layers}x${kvHeads}x${headDim}x${blockTokens}`;
+  const bytes = kvBytesPerBlock(config, { blockTokens, kvElement });
+  const [layout, element, codec] = [layouts[kvElement], elements[kvElement], codecs[kvElement]];
+  return { name, bytes, layers, kvHeads, headDim, layout, element, codec };
 }
 
 const blocksIn = (bytes: number, blockBytes: number): number =>
@@ -142,8 +150,8 @@ export class CudaHostBlocks implements HostBlocks {
     }
     const list = new Uint8Array(moved.buffer);
     const layerVectors = format.bytes / format.layers / vectorBytes;
-    const rowVectors = (format.headDim * elementBytes) / vectorBytes;
-    const layerStride = (pool.layerStride * elementBytes) / vectorBytes;
+    const rowVectors = (format.headDim * (format.codec === 0 ? bfloat16Bytes : 1)) / vectorBytes;
+    const layerStride = pool.layerBytes / vectorBytes;
     const launch =
       kernel === "pack_blocks"
         ? device.prepare(kernel, list, pool.memory, layerStride, layerVectors, rowVectors, blockTokens, buffer)
@@ -159,8 +167,7 @@ interface NumberedBlock {
   readonly tokenCount: number;
 }
 
-/** Of bfloat16. */
-const elementBytes = 2;
+const bfloat16Bytes = 2;
 /** A thread moves so much at once. */
 const vectorBytes = 16;
 

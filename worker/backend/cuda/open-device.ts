@@ -22,7 +22,7 @@ import { CudaStream } from "../../native/cuda/stream.ts";
 import { encodeTensorMap } from "../../native/cuda/tensor-map.ts";
 import type { ComputeDevice, Launch, Recording, SideStream, StreamMark } from "./device/device.ts";
 import { type KernelName, kernelFile, kernelSignatures } from "./device/kernels.ts";
-import { bytesText } from "./pool.ts";
+import { bytesText, type KvElement } from "./pool.ts";
 
 /** Bytes of scratch memory; enough for every algorithm of cuBLASLt on Hopper. */
 const matmulWorkspaceBytes = 32 << 20;
@@ -32,6 +32,8 @@ export interface OpenDeviceOptions {
   readonly index: number;
   /** The model's head size, for which attention is compiled. */
   readonly headDim: number;
+  /** What the KV pool holds, for which kernels are compiled; default: bfloat16. */
+  readonly kvElement?: KvElement | undefined;
   /** Folder of the kernel sources; default: the project's own. */
   readonly kernelFolder?: string;
   /** Folders in which NVRTC and cuBLASLt are looked for, besides the loader's own. */
@@ -144,13 +146,15 @@ export class CudaDevice implements ComputeDevice {
   }
 
   /** Loads kernels and libraries; nothing can be launched before. */
-  async load({ headDim, kernelFolder, libraryFolders: folders, cubinFolder }: OpenDeviceOptions): Promise<void> {
+  async load(options: OpenDeviceOptions): Promise<void> {
+    const { headDim, kvElement, kernelFolder, libraryFolders: folders, cubinFolder } = options;
+    const defines = { HEAD_DIM: headDim, KV_MX8: kvElement === "mx8" ? 1 : 0 };
     const { driver, device } = this.context;
     const nvrtc = new Nvrtc(driver.version, { folders });
     const architecture = architectureName(device.computeCapability);
     const target = { architecture, driverVersion: driver.version, compilerVersion: nvrtc.version };
     const cache = new CubinCache(cubinFolder);
-    for (const source of readKernelSources({ folder: kernelFolder, defines: { HEAD_DIM: headDim } })) {
+    for (const source of readKernelSources({ folder: kernelFolder, defines })) {
       const module = new CudaModule(this.context, await cache.load(source, target, nvrtc));
       this.#own({ close: () => module.unload() });
       this.#modules.set(source.name, module);

@@ -2,12 +2,20 @@
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
-import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf, putLayerMaps } from "./attention.ts";
+import {
+  allowAttention,
+  assertAttention,
+  assertMx8,
+  countersPerMerge,
+  maxItems,
+  packShapeOf,
+  putLayerMaps,
+} from "./attention.ts";
 import type { ComputeDevice } from "./device/device.ts";
 import type { ForwardParts } from "./forward-parts.ts";
 import { bucketOf } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
-import { DevicePool, kvBytesPerBlock } from "./pool.ts";
+import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
@@ -18,6 +26,8 @@ export interface CudaBackendOptions {
   /** The most KV memory to take; undefined: all that is free. */
   readonly kvBytes: number | undefined;
   readonly blockTokens: number;
+  /** What the pool holds, for which the device's kernels are compiled; default: bfloat16. */
+  readonly kvElement?: KvElement | undefined;
   /** The most rows of one step, and the most of them that want logits. */
   readonly maxRows: number;
   readonly maxLogitRows: number;
@@ -55,10 +65,12 @@ export async function makeParts(
 ): Promise<ForwardParts> {
   const { config } = model;
   assertAttention(config, options.blockTokens);
-  allowAttention(device, config.headDim);
+  const { blockTokens, kvElement = "bfloat16", hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
+  const packShape = packShapeOf(config, device, options);
+  if (kvElement === "mx8") assertMx8(packShape, device);
+  allowAttention(device, config.headDim, kvElement);
   const reader = options.reader ?? new FileReader();
   const weights = await loadWeights(device, config, model.weights, reader);
-  const packShape = packShapeOf(config, device, options);
   const rows = bucketOf(options.maxRows);
   const maxLogitRows = bucketOf(options.maxLogitRows);
   const answer = new SampleAnswer(maxLogitRows);
@@ -74,11 +86,10 @@ export async function makeParts(
   const workspace = makeWorkspace(device, config, sizes);
   const rope = makeRopeTable(device, config);
   const staging = new StepStaging(device, stepWords);
-  const { blockTokens, hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
-  const forHost = hostKvBytes > 0 ? stagingBytes(kvBytesPerBlock(config, blockTokens)) : 0;
-  const pool = new DevicePool(device, config, { ...options, reserveBytes: reserveBytes + forHost });
+  const forHost = hostKvBytes > 0 ? stagingBytes(kvBytesPerBlock(config, { blockTokens, kvElement })) : 0;
+  const pool = new DevicePool(device, config, { ...options, kvElement, reserveBytes: reserveBytes + forHost });
   const layers = Array.from({ length: config.layerCount }, (_, index) => pool.layer(index));
-  const layerMaps = putLayerMaps(device, packShape, layers);
+  const layerMaps = putLayerMaps(device, packShape, { layers, kvElement });
   return {
     device,
     config,
@@ -91,6 +102,7 @@ export async function makeParts(
     packShape,
     layerMaps,
     blockTokens,
+    kvElement,
     fusesRows: options.graphs !== false,
   };
 }

@@ -1,12 +1,19 @@
 /**
  * The KV memory of all layers in one allocation. A layer is [block][kvHead] of K [blockTokens][headDim], then V, in
- * bfloat16. The pool takes the memory that weights and workspace leave free, so it is made last.
+ * bfloat16, or as kernels/cuda/mx8.cuh has it. The pool takes the memory that weights and workspace leave free, so it is
+ * made last.
  */
+import { mx8Group } from "../../contract/units.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 
+/** What the pool holds. */
+export type KvElement = "bfloat16" | "mx8";
+
 export interface PoolOptions {
   readonly blockTokens: number;
+  /** Default: bfloat16. */
+  readonly kvElement?: KvElement;
   /** The most bytes to take; undefined: all that is free but the reserve. */
   readonly kvBytes: number | undefined;
   /** Bytes left free for the driver, and for graphs that are recorded later. */
@@ -16,8 +23,12 @@ export interface PoolOptions {
 /** The most slots of a pool: kernels number slots with int32. */
 const maxSlots = 2 ** 31 - 1;
 
-export function kvBytesPerBlock(config: ModelConfig, blockTokens: number): number {
-  return 2 * 2 * config.layerCount * config.kvHeadCount * config.headDim * blockTokens;
+export function kvBytesPerBlock(
+  { layerCount, kvHeadCount, headDim }: ModelConfig,
+  { blockTokens, kvElement }: Pick<PoolOptions, "blockTokens" | "kvElement">,
+): number {
+  const headBytes = kvElement === "mx8" ? headDim + headDim / mx8Group : 2 * headDim;
+  return 2 * layerCount * kvHeadCount * headBytes * blockTokens;
 }
 
 /** 1536 -> "1.5 KiB" */
@@ -29,7 +40,7 @@ export function bytesText(bytes: number): string {
 
 /** @throws Error in one sentence when the memory does not hold one block */
 export function poolBlockCount(config: ModelConfig, freeBytes: number, options: PoolOptions): number {
-  const blockBytes = kvBytesPerBlock(config, options.blockTokens);
+  const blockBytes = kvBytesPerBlock(config, options);
   const usable = Math.max(0, freeBytes - options.reserveBytes);
   const bytes = Math.min(usable, options.kvBytes ?? usable);
   const blockCount = Math.min(Math.floor(bytes / blockBytes), Math.floor(maxSlots / options.blockTokens));
@@ -44,20 +55,19 @@ export class DevicePool {
   readonly blockCount: number;
   readonly blockBytes: number;
   readonly memory: DeviceBuffer;
-  /** How many elements lie between the starts of two layers. */
-  readonly layerStride: number;
+  readonly layerBytes: number;
 
   constructor(device: ComputeDevice, config: ModelConfig, options: PoolOptions) {
     this.blockCount = poolBlockCount(config, device.freeBytes(), options);
-    this.blockBytes = kvBytesPerBlock(config, options.blockTokens);
+    this.blockBytes = kvBytesPerBlock(config, options);
     this.memory = device.allocate("KV pool", this.blockCount * this.blockBytes);
-    this.layerStride = this.memory.byteLength / 2 / config.layerCount;
+    this.layerBytes = this.memory.byteLength / config.layerCount;
     // Kernels mask unwritten slots, but a stray NaN times a weight of 0 would still be NaN. So the pool starts as
     // zeros.
     device.fill(this.memory, 0);
   }
 
   layer(index: number): DeviceBuffer {
-    return this.memory.slice(index * this.layerStride * 2, this.layerStride * 2, `KV of layer ${index}`);
+    return this.memory.slice(index * this.layerBytes, this.layerBytes, `KV of layer ${index}`);
   }
 }

@@ -8,7 +8,10 @@
  * In the other warpgroup one warp keeps K and V in a ring (packed_ring.cuh), and three rotate q for the slices to come
  * (packed_queries.cuh). Private slices are treated like shared ones: rows that take no part are masked.
  *
- * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Instead of the pool it takes the
+ * In mx8 (KV_MX8) the ring has K and V as the pool has them, and the computing warps make tiles of them, of K while the
+ * product with the V before runs, and of V while that with K runs.
+ *
+ * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Instead of a bf16 pool it takes the
  * pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of 16 of them; blockTokens is 16 or
  * more. rotaryDim is a multiple of 16.
  *
@@ -20,6 +23,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
 #define HAS_PRODUCTS
+#include "mx8_tile.cuh"
 #include "packed_queries.cuh"
 #include "packed_scores.cuh"
 
@@ -55,6 +59,7 @@ class Attender {
   uint32 shared;
   int warp; /* also the tile of 16 packed rows that is this warp's own */
   RingPlace<kSlots> ring;
+  RingPlace<kRecords> records; /* in mx8 alone; else a step's record is that of its slot of K */
   int queries;     /* how many tiles of q were used so far, less 1 */
   bool isTogether; /* no block has a second unit, so all units run at once */
 
@@ -65,13 +70,19 @@ class Attender {
   };
   struct Info {
     int flags;
-    uint32 valid; /* tokens of each part, a byte each */
+    uint32 valid;  /* tokens of each part, a byte each */
+    uint32 starts; /* in mx8: the first of them in its part of the pool, likewise */
   };
 
   __device__ __forceinline__ Place next_slot() {
     const Place place = {ring.slot, ring.parity};
     ring.advance();
     return place;
+  }
+  __device__ __forceinline__ uint32 next_record() {
+    const uint32 record = record_at(records.slot);
+    records.advance();
+    return record;
   }
   __device__ __forceinline__ void wait_filled(const Place &place) const {
     barrier_wait(shared + kFullAt + place.slot * 8, place.parity);
@@ -81,24 +92,26 @@ class Attender {
     if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
   }
   __device__ __forceinline__ void release(const Place &place) const { release(shared + kEmptyAt + place.slot * 8); }
-  __device__ __forceinline__ uint32 record_at(const Place &key) const {
-    return shared + kRecordsAt + key.slot * kRecordBytes;
+  __device__ __forceinline__ uint32 record_at(int index) const { return shared + kRecordsAt + index * kRecordBytes; }
+  __device__ __forceinline__ uint32 slot_at(const Place &place) const {
+    return shared + kRingAt + place.slot * kSlotBytes;
   }
 
   /* Answers the flags of a step, and waits for its K and its q. */
-  __device__ __forceinline__ Info enter_step(const Place &key) {
+  __device__ __forceinline__ Info enter_step(const Place &key, uint32 record) {
     wait_filled(key);
-    const uint4 words = load_shared4(record_at(key) + kParts * 16);
+    const uint4 words = load_shared4(record + kParts * 16);
     if (words.x & kNewQueries) {
       queries++;
       barrier_wait(shared + kQueryFullAt + (queries & 1) * 8, queries >> 1 & 1);
     }
-    return {int(words.x), words.y};
+    return {int(words.x), words.y, words.z};
   }
 
-  __device__ __forceinline__ void start_scores(Scores &scores, const Place &key) const {
+  /* @param keys a tile of K */
+  __device__ __forceinline__ void start_scores(Scores &scores, uint32 keys) const {
     const uint64 q = matrix_descriptor(shared + (queries & 1) * kTileBytes, 0);
-    const uint64 k = matrix_descriptor(shared + kRingAt + key.slot * kTileBytes, 0);
+    const uint64 k = matrix_descriptor(keys, 0);
 #pragma unroll
     for (int d = 0; d < kHeadDim; d += 16) {
       const int at = (d / 64 * kHalfBytes + d % 64 * 2) >> 4;
@@ -108,8 +121,8 @@ class Attender {
   }
 
   __device__ __forceinline__ void start_values(Sums &out, const uint32 (&weights)[kTokens / 4],
-                                               const Place &value) const {
-    const uint64 v = matrix_descriptor(shared + kRingAt + value.slot * kTileBytes, kHalfBytes);
+                                               uint32 values) const {
+    const uint64 v = matrix_descriptor(values, kHalfBytes);
 #pragma unroll
     for (int t = 0; t < kTokens; t += 16) multiply_columns(out, weights + t / 4, v + (t * 128 >> 4));
     products_commit();
@@ -117,51 +130,95 @@ class Attender {
 
   __device__ __forceinline__ void wait_values(const Place &value, const Info &info) const {
     wait_filled(value);
-    if (info.flags & kClears) clear_values(shared + kRingAt + value.slot * kTileBytes, info.valid);
+    if (info.flags & kClears) clear_values(slot_at(value), info.valid);
   }
 
-  /* Turns scores into weights. @return whether earlier sums must be multiplied with `rescale` */
-  __device__ __forceinline__ bool weigh(Scores &scores, const Place &key, const Info &info, const int (&rows)[2],
-                                        RunningSoftmax &softmax, float (&rescale)[2]) const {
+  /* Gives q back after the last scores with it, and masks these. */
+  __device__ __forceinline__ void take_scores(Scores &scores, uint32 record, const Info &info,
+                                              const int (&rows)[2]) const {
     if (info.flags & kLastOfQueries) release(shared + kQueryEmptyAt + (queries & 1) * 8);
-    if (info.flags & kMasked) mask_scores(scores, record_at(key), rows);
-    release(key);
-    return softmax.update(scores, a.scaleLog2, rescale);
+    if (info.flags & kMasked) mask_scores(scores, record, rows);
   }
 
-  __device__ __forceinline__ void attend_unit(const PlanUnit &unit, const TileRow &tileRow) {
-    const int lane = threadIdx.x & 31;
-    int rows[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) rows[r] = warp * unit.rowsPerTile + (lane / 4 + 8 * r) / unit.headCount;
+  /* In mx8: makes bf16 of the warp's part of a step's K or V. @param end its rows from there on become zeros */
+  template <bool kIsValue>
+  __device__ __forceinline__ void widen(const Place &place, const Info &info, int end) const {
+    const uint32 part = slot_at(place) + warp * kPartBytes;
+    const Mx8Rows rows = {part + mx8_numbers_at(kHeadDim, kIsValue), part + mx8_scales_at(kHeadDim, kIsValue)};
+    const int start = info.starts >> 8 * warp & 255;
+    write_mx8_rows<kHalfBytes>(shared + (kIsValue ? kValuesAt : kKeysAt), warp * kPartTokens, rows, start, 0, end);
+    order_before_products();
+  }
+
+  /* The steps of a unit in mx8. */
+  __device__ __forceinline__ void attend_steps_mx8(const int (&rows)[2], RunningSoftmax &softmax, Sums &out) {
     Scores scores;
-    Sums out = {};
     uint32 weights[kTokens / 4];
-    RunningSoftmax softmax;
-    softmax.reset();
+    float rescale[2];
+    Place place = next_slot();
+    uint32 record = next_record();
+    Info info = enter_step(place, record);
+    widen<false>(place, info, kPartTokens);
+#pragma unroll 1
+    while (true) {
+      meet(1, kProductWarps * 32); /* K is a tile, and no warp's product reads the V before any more */
+      products_begin();
+      start_scores(scores, shared + kKeysAt);
+      widen<true>(place, info, info.valid >> 8 * warp & 255);
+      release(place);
+      products_wait<0>();
+      pin(scores);
+      take_scores(scores, record, info, rows);
+      const bool changed = softmax.update(scores, a.scaleLog2, rescale);
+      take_weights(scores, changed, rescale, out, weights);
+      meet(1, kProductWarps * 32); /* V is a tile, and all scores with this K are there */
+      const bool isLast = info.flags & kLastOfUnit;
+      pin(out);
+      products_begin();
+      start_values(out, weights, shared + kValuesAt);
+      if (!isLast) {
+        place = next_slot();
+        record = next_record();
+        info = enter_step(place, record);
+        widen<false>(place, info, kPartTokens);
+      }
+      products_wait<0>();
+      pin(out);
+      if (isLast) return;
+    }
+  }
+
+  /* The steps of a unit: starts the scores of the next one before the product with V of this one. */
+  __device__ __forceinline__ void attend_steps(const int (&rows)[2], RunningSoftmax &softmax, Sums &out) {
+    Scores scores;
+    uint32 weights[kTokens / 4];
     float rescale[2];
 
     Place key = next_slot(), value = next_slot();
-    Info info = enter_step(key);
+    Info info = enter_step(key, record_at(key.slot));
     products_begin();
-    start_scores(scores, key);
+    start_scores(scores, slot_at(key));
     products_wait<0>();
     pin(scores);
-    bool changed = weigh(scores, key, info, rows, softmax, rescale);
+    take_scores(scores, record_at(key.slot), info, rows);
+    release(key);
+    bool changed = softmax.update(scores, a.scaleLog2, rescale);
     take_weights(scores, changed, rescale, out, weights);
 #pragma unroll 1
     while ((info.flags & kLastOfUnit) == 0) {
       key = next_slot();
       const Place nextValue = next_slot();
-      const Info next = enter_step(key);
+      const Info next = enter_step(key, record_at(key.slot));
       wait_values(value, info);
       pin(out);
       products_begin();
-      start_scores(scores, key);
-      start_values(out, weights, value);
+      start_scores(scores, slot_at(key));
+      start_values(out, weights, slot_at(value));
       products_wait<1>();
       pin(scores);
-      changed = weigh(scores, key, next, rows, softmax, rescale);
+      take_scores(scores, record_at(key.slot), next, rows);
+      release(key);
+      changed = softmax.update(scores, a.scaleLog2, rescale);
       products_wait<0>();
       pin(out);
       release(value);
@@ -171,10 +228,25 @@ class Attender {
     wait_values(value, info);
     pin(out);
     products_begin();
-    start_values(out, weights, value);
+    start_values(out, weights, slot_at(value));
     products_wait<0>();
     pin(out);
     release(value);
+  }
+
+  __device__ __forceinline__ void attend_unit(const PlanUnit &unit, const TileRow &tileRow) {
+    const int lane = threadIdx.x & 31;
+    int rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows[r] = warp * unit.rowsPerTile + (lane / 4 + 8 * r) / unit.headCount;
+    Sums out = {};
+    RunningSoftmax softmax;
+    softmax.reset();
+    if constexpr (kIsMx8) {
+      attend_steps_mx8(rows, softmax, out);
+    } else {
+      attend_steps(rows, softmax, out);
+    }
     write_results(a, unit, tileRow, softmax, out);
     finish_unit(unit, tileRow);
   }

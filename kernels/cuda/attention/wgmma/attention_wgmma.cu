@@ -8,8 +8,8 @@
  * beside the products of the other.
  *
  * Compiled for sm_90a and head sizes 64 and 128; launched elsewhere, it faults. It only reads shared slices.
- * Instead of the pool it takes the pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of
- * min(blockTokens, 128) of them; blockTokens is 8 or more. rotaryDim is a multiple of 16.
+ * Instead of a bf16 pool it takes the pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of
+ * min(blockTokens, 128) of them; blockTokens is 8 or more, in mx8 (KV_MX8) 16. rotaryDim is a multiple of 16.
  *
  * Grid: any number of blocks, one a multiprocessor; they share the units. Floor: 4 * headDim FLOP for each pair of a
  * packed row and token seen. Oracle: test/gpu/attention-oracle.ts.
@@ -18,6 +18,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
 #define HAS_PRODUCTS
+#include "wgmma_mx8.cuh"
 #include "wgmma_queries.cuh"
 #include "wgmma_results.cuh"
 
@@ -215,8 +216,8 @@ __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, in
 __device__ __forceinline__ void init_barriers(uint32 shared) {
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots; slot++) {
-      barrier_init(shared + kFullAt + slot * 8, 1);
-      barrier_init(shared + kLandedAt + slot * 8, 1);
+      barrier_init(shared + kFullAt + slot * 8, kIsMx8 ? kCopyWarps : 1);
+      barrier_init(shared + kLandedAt + slot * 8, kIsMx8 && slot >= 2 ? kCopyWarps : 1);
       barrier_init(shared + kEmptyAt + slot * 8, kProductWarps);
     }
     for (int tile = 0; tile < 2; tile++) {
@@ -235,15 +236,19 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_wgmma(PLAN_PARAME
   let_next_begin();
   const uint32 shared = shared_address(reinterpret_cast<const bf16 *>(memory));
   require_shared_memory(kSharedBytes);
-  if (shared % 1024 != 0 || blockTokens < 8 || rotaryDim % 16 != 0) __trap();
+  if (shared % 1024 != 0 || blockTokens < (kIsMx8 ? kMx8PartTokens : 8) || rotaryDim % 16 != 0) __trap();
   init_barriers(shared);
   wait_for_previous();
   /* The value is the same in all lanes; the shuffle lets the compiler know it. */
   const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);
   if (warp < kCopyWarps) {
     shrink_registers<kCopyRegisters>();
-    if (warp == 0) copy_tiles(a, shared);
-    if (warp == 1) clear_tiles(a, shared);
+    if constexpr (kIsMx8) {
+      TileMaker(a, shared, warp).make_all();
+    } else {
+      if (warp == 0) copy_tiles(a, shared);
+      if (warp == 1) clear_tiles(a, shared);
+    }
   } else if (warp < kCopyWarps + kQueryWarps) {
     shrink_registers<kQueryRegisters>();
     QueryWriter(a, shared, warp - kCopyWarps).write_all();

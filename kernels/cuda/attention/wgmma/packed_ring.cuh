@@ -8,10 +8,14 @@
  * RING. Each slot holds one tile of a step: K, V, K, V ... The bulk copy engine fills it, one box of 16 tokens and 64
  * columns at a time, swizzled. What lies behind a part's last token is masked in K and cleared in V. Each slot has two
  * barriers: one says that it is filled, the other that the computing warps have finished with it.
+ *
+ * MX8. A slot holds K and V of a step as the pool has them (mx8.cuh), and the computing warps make a tile of each of
+ * them as bf16 (mx8_tile.cuh). A step's record outlives its slot, so there are twice as many.
  */
 #ifndef SPANGATE_PACKED_RING_CUH
 #define SPANGATE_PACKED_RING_CUH
 
+#include "mx8.cuh"
 #include "unit_walk.cuh"
 #include "wgmma.cuh"
 
@@ -20,7 +24,11 @@ constexpr int kItemTiles = 4;
 constexpr int kHalves = kHeadDim / 64, kVectors = kHeadDim / 8;
 /* Tiles of q, K and V are alike: [kHalves][64][64], swizzled (wgmma.cuh). */
 constexpr int kHalfBytes = 64 * 128, kTileBytes = kHalves * kHalfBytes;
-constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
+constexpr int kPartBytes = mx8_part_bytes(kHeadDim);
+constexpr int kSlots = kHeadDim == 128 ? (kIsMx8 ? 2 : 5) : (kIsMx8 ? 8 : 10);
+constexpr int kSlotBytes = kIsMx8 ? kParts * kPartBytes : kTileBytes;
+constexpr int kRecords = kIsMx8 ? 2 * kSlots : kSlots;
+constexpr int kBoxColumns = kIsMx8 ? 1 : kHalves; /* copies of a part's K, and of its V: in mx8 one for both */
 constexpr int kQueryWarps = 3, kProductWarps = 4; /* one more warp copies */
 constexpr int kHelperRegisters = 96, kProductRegisters = 160;
 
@@ -32,12 +40,14 @@ struct StepPart {
 constexpr int kNewQueries = 1, kLastOfUnit = 2, kMasked = 4, kClears = 8, kLastOfQueries = 16;
 
 /*
- * Byte offsets in shared memory, whose start is aligned to 1,024. A record: four parts, flags, a byte for each `valid`.
+ * Byte offsets in shared memory, whose start is aligned to 1,024: two tiles of q, in mx8 one of K and one of V, the
+ * ring. A record: four parts, flags, a byte for each `valid`, and one for each part's first token in its part of the pool.
  */
 constexpr int kRecordBytes = (kParts + 1) * 16;
-constexpr int kRingAt = 2 * kTileBytes;
-constexpr int kRecordsAt = kRingAt + kSlots * kTileBytes;
-constexpr int kFullAt = kRecordsAt + kSlots * kRecordBytes;
+constexpr int kKeysAt = 2 * kTileBytes, kValuesAt = 3 * kTileBytes; /* in mx8 alone */
+constexpr int kRingAt = (kIsMx8 ? 4 : 2) * kTileBytes;
+constexpr int kRecordsAt = kRingAt + kSlots * kSlotBytes;
+constexpr int kFullAt = kRecordsAt + kRecords * kRecordBytes;
 constexpr int kEmptyAt = kFullAt + kSlots * 8;
 constexpr int kQueryFullAt = kEmptyAt + kSlots * 8;
 constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
@@ -48,7 +58,8 @@ constexpr int kSharedBytes = kMergesAt + kItemTiles * kTileRows * 4;
 class StepWalk {
  public:
   StepPart part; /* the lane's box, as next_step left it */
-  int poolRow;   /* row of the pool where the box's K begins, or -1: none */
+  int poolRow;   /* row of the pool where the box's K begins, in mx8 the pool's part; or -1: none */
+  int start;     /* in mx8: the box's first token in that part */
 
   __device__ __forceinline__ explicit StepWalk(const PlanArguments &a)
       : units(a), shift(31 - __clz(a.blockTokens)) {
@@ -58,10 +69,10 @@ class StepWalk {
 
   /* Fills `part` and `poolRow`. @return the step's flags */
   __device__ __forceinline__ int next_step(const PlanArguments &a) {
-    const int box = int(threadIdx.x & 31) / kHalves;
+    const int box = int(threadIdx.x & 31) / kBoxColumns;
     int flags = isNew ? kNewQueries : 0, filled = 0;
     isNew = false;
-    part = {0, 0, 0, 0}, poolRow = -1;
+    part = {0, 0, 0, 0}, poolRow = -1, start = 0;
     do {
       const int count = min(kParts - filled, end - next), k = box - filled;
       const bool isOurs = k >= 0 && k < count;
@@ -70,7 +81,10 @@ class StepWalk {
       const int id = block_id(a, isOurs ? first >> shift : 0, (next + count - 1) * kPartTokens >> shift);
       if (isOurs) {
         part = {slice.firstRow, slice.rowCount, slice.firstVisible - (first - slice.firstToken), last - first};
-        poolRow = ((id * a.kvHeads + unit.kvHead) * 2 << shift) + (first & (a.blockTokens - 1));
+        const int token = first & (a.blockTokens - 1);
+        poolRow = kIsMx8 ? mx8_part_at(id, token, unit.kvHead, a.kvHeads, a.blockTokens)
+                         : ((id * a.kvHeads + unit.kvHead) * 2 << shift) + token;
+        start = token % kPartTokens;
       }
       filled += count, next += count;
       if (next >= end) find_slice(a);
@@ -179,41 +193,55 @@ class StepWalk {
   }
 };
 
-/* The warp that starts the copies of K and V. `a.pool` is the pool's tensor map: rows of headDim, boxes of 64 by 16. */
+/* A byte of each part's, from the lanes that have one. */
+__device__ __forceinline__ uint32 part_bytes(int ofLane) {
+  const int box = int(threadIdx.x & 31) / kBoxColumns;
+  const bool isFirst = box < kParts && int(threadIdx.x & 31) % kBoxColumns == 0;
+  return __reduce_or_sync(kAllLanes, isFirst ? uint32(ofLane) << 8 * box : 0);
+}
+
+/*
+ * The warp that starts the copies of K and V. `a.pool` is the pool's tensor map: rows of headDim, boxes of 64 by 16; in
+ * mx8 it is the pool.
+ */
 __device__ __forceinline__ void copy_steps(const PlanArguments &a, uint32 shared) {
-  const int lane = threadIdx.x & 31, box = lane / kHalves, column = lane % kHalves;
+  const int lane = threadIdx.x & 31, box = lane / kBoxColumns, column = lane % kBoxColumns;
   RingPlace<kSlots> ring;
+  RingPlace<kRecords> records;
   StepWalk walk(a);
   wait_for_previous(); /* the plan was written before that kernel began */
-  acquire_tensor_map(a.pool);
+  if (!kIsMx8) acquire_tensor_map(a.pool);
 #pragma unroll 1
   while (!walk.done()) {
     const int flags = walk.next_step(a);
     const StepPart part = walk.part;
     const int row = walk.poolRow;
-    const int bytes = __popc(__ballot_sync(kAllLanes, row >= 0)) * kPartTokens * 128;
-    uint32 valid = box < kParts && column == 0 ? uint32(part.valid) << 8 * box : 0;
-    valid = __reduce_or_sync(kAllLanes, valid);
+    const int bytes = __popc(__ballot_sync(kAllLanes, row >= 0)) * (kIsMx8 ? kPartBytes : kPartTokens * 128);
+    const uint32 valid = part_bytes(part.valid), starts = kIsMx8 ? part_bytes(walk.start) : 0;
 #pragma unroll
-    for (int v = 0; v < 2; v++) {
-      const uint32 barrier = shared + kFullAt + ring.slot * 8;
+    for (int v = 0; v < (kIsMx8 ? 1 : 2); v++) {
+      const uint32 barrier = shared + kFullAt + ring.slot * 8, slot = shared + kRingAt + ring.slot * kSlotBytes;
       barrier_wait(shared + kEmptyAt + ring.slot * 8, ring.parity ^ 1);
       if (v == 0) {
-        const uint32 record = shared + kRecordsAt + ring.slot * kRecordBytes;
+        const uint32 record = shared + kRecordsAt + (kIsMx8 ? records.slot : ring.slot) * kRecordBytes;
         if (box < kParts && column == 0) {
           store_shared4(record + box * 16, make_uint4(part.firstRow, part.rowCount, part.visible, part.valid));
         }
-        if (lane == 0) store_shared4(record + kParts * 16, make_uint4(flags, valid, 0, 0));
+        if (lane == 0) store_shared4(record + kParts * 16, make_uint4(flags, valid, starts, 0));
         __syncwarp();
       }
       if (lane == 0) barrier_arrive_expecting(barrier, bytes);
       __syncwarp();
-      if (row >= 0) {
-        const uint32 to = shared + kRingAt + ring.slot * kTileBytes + column * kHalfBytes + box * kPartTokens * 128;
+      if (row >= 0 && kIsMx8) {
+        const unsigned char *from = reinterpret_cast<const unsigned char *>(a.pool) + size_t(row) * kPartBytes;
+        copy_stretch(slot + box * kPartBytes, from, kPartBytes, barrier);
+      } else if (row >= 0) {
+        const uint32 to = slot + column * kHalfBytes + box * kPartTokens * 128;
         copy_box(to, a.pool, column * 64, row + v * a.blockTokens, barrier);
       }
       ring.advance();
     }
+    records.advance();
     if (flags & kLastOfUnit) walk.next_unit(a);
   }
 }

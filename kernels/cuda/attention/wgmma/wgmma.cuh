@@ -119,6 +119,11 @@ __device__ __forceinline__ uint32 load_shared1(uint32 from) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
+__device__ __forceinline__ uint32 load_shared_byte(uint32 from) {
+  uint32 x;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
 __device__ __forceinline__ void store_shared1(uint32 to, uint32 x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
@@ -162,6 +167,13 @@ __device__ __forceinline__ void copy_box(uint32 to, const void *map, int column,
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
       ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
+}
+
+/* Starts the copy of a stretch of memory; address and bytes are multiples of 16, and the bytes count for the barrier. */
+__device__ __forceinline__ void copy_stretch(uint32 to, const void *from, int bytes, uint32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 /* Orders what this thread wrote to shared memory, or waited for, before the reads of products that follow. */

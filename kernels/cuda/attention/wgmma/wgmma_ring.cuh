@@ -7,10 +7,14 @@
  * begins, and may contain tokens before the slice's first and past its last: their scores are masked, and their V is
  * set to zero. Each slot has two barriers: one says that it is filled, the other that all eight product warps have
  * finished with it.
+ *
+ * MX8. Behind the ring there is room for one tile of K and one of V as the pool has them (mx8.cuh). One of four warps
+ * starts the copies to them, and all four make the ring's tiles of bf16 (wgmma_mx8.cuh).
  */
 #ifndef SPANGATE_WGMMA_RING_CUH
 #define SPANGATE_WGMMA_RING_CUH
 
+#include "mx8.cuh"
 #include "unit_walk.cuh"
 #include "wgmma.cuh"
 
@@ -18,9 +22,15 @@ constexpr int kTokens = 128, kPackedRows = 128;
 constexpr int kHalves = kHeadDim / 64, kVectors = kHeadDim / 8;
 /* Tiles of q, K and V are alike: [kHalves][128][64], swizzled (wgmma.cuh). */
 constexpr int kHalfBytes = 128 * 128, kTileBytes = kHalves * kHalfBytes;
-constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
-constexpr int kCopyWarps = 4, kQueryWarps = 4, kProductWarps = 8; /* of the copy warps, two work */
-constexpr int kCopyRegisters = 32, kQueryRegisters = 96, kProductRegisters = 192; /* of a thread; together 65,536 */
+constexpr int kSlots = kHeadDim == 128 ? (kIsMx8 ? 4 : 5) : 10;
+constexpr int kCopyWarps = 4, kQueryWarps = 4, kProductWarps = 8; /* of the copy warps, two work; in mx8 all */
+/* Registers of a thread; all threads' are 65,536. */
+constexpr int kCopyRegisters = kIsMx8 ? 48 : 32, kQueryRegisters = kIsMx8 ? 80 : 96;
+constexpr int kProductRegisters = 192;
+/* In mx8: what the pool has of a tile's K or V, first all numbers and then all scales. */
+constexpr int kPackedParts = kTokens / kMx8PartTokens;
+constexpr int kNumberBytes = kMx8PartTokens * kHeadDim, kScaleBytes = kNumberBytes / kMx8Group;
+constexpr int kPackedBytes = kPackedParts * (kNumberBytes + kScaleBytes);
 
 /* What the slot of a tile of K holds; tokens are counted from the tile's first row. */
 struct TileInfo {
@@ -40,10 +50,11 @@ constexpr int kNewQueries = 1, kLastOfUnit = 2, kNotAllRows = 4, kLastOfQueries 
 
 /* Byte offsets in shared memory, whose start is aligned to 1,024. */
 constexpr int kRingAt = 2 * kTileBytes;
-constexpr int kInfosAt = kRingAt + kSlots * kTileBytes;
+constexpr int kPackedAt = kRingAt + kSlots * kTileBytes; /* in mx8 alone: K, V */
+constexpr int kInfosAt = kPackedAt + (kIsMx8 ? 2 * kPackedBytes : 0);
 constexpr int kFullAt = kInfosAt + kSlots * int(sizeof(TileInfo));
 constexpr int kEmptyAt = kFullAt + kSlots * 8;
-constexpr int kLandedAt = kEmptyAt + kSlots * 8;
+constexpr int kLandedAt = kEmptyAt + kSlots * 8; /* in mx8: two for packed K and V that have landed, two for read ones */
 constexpr int kQueryFullAt = kLandedAt + kSlots * 8;
 constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
 constexpr int kSharedBytes = kQueryEmptyAt + 2 * 8;
@@ -73,7 +84,8 @@ struct TileWalk {
   }
   /* Does q have to be rotated anew for this tile? Without RoPE the q of the first slice serves all slices. */
   __device__ __forceinline__ bool needs_queries(const PlanArguments &a) const {
-    return row == (slice.firstToken & -box) && index < (a.rotaryDim == 0 ? 1 : unit.item.sharedSlices);
+    const int slices = a.rotaryDim == 0 ? min(unit.item.sharedSlices, 1) : unit.item.sharedSlices;
+    return row == (slice.firstToken & -box) && index < slices;
   }
   /* Is this the last tile that is multiplied with the current q? */
   __device__ __forceinline__ bool is_last_of_queries(const PlanArguments &a) const {
