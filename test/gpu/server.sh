@@ -1,7 +1,7 @@
 #!/bin/sh
-# The whole server on a machine with NVIDIA GPUs and nothing else: `sh test/gpu/server.sh [upload|pool|pool-bench]...`, all
-# of them by default, after `sh test/gpu/run.sh bundle` where the packages are installed. DEVICES: cuda:0,cuda:1 unless
-# given; MODEL: a model's folder, made of random weights where there is none; BUN: the runtime there.
+# The whole server on a machine with NVIDIA GPUs and nothing else: `sh test/gpu/server.sh [upload|pool|pool-bench|tiers]...`,
+# the first three by default, after `sh test/gpu/run.sh bundle` where the packages are installed. DEVICES: cuda:0,cuda:1
+# unless given (tiers: cuda:0); MODEL: a model's folder, made of random weights where there is none; BUN: the runtime there.
 set -u
 bun=${BUN:-bun}
 devices=${DEVICES:-cuda:0,cuda:1}
@@ -19,6 +19,14 @@ run() {
     upload) make_model && "$bun" test/gpu/upload.ts "$model" $libraries ;;
     pool) "$bun" test/gpu/pool.ts "$devices" ;;
     pool-bench) make_model && "$bun" test/bench/main.ts pool --devices "$devices" --model "$model" --requests 800 ;;
+    tiers)
+      tiers=0
+      for folder in worker/model/demo "$model"; do
+        [ "$folder" != "$model" ] || make_model
+        DEVICES=${DEVICES:-cuda:0} "$bun" test/gpu/server-tiers.ts "$folder" || tiers=1
+      done
+      return $tiers
+      ;;
     *) echo "no program $1" && false ;;
   esac
 }
