@@ -80,7 +80,8 @@ function randomRequest(choices: Choices, index: number): SubmitMessage {
   const message = isLong
     ? submitPlan(name, { system: countUp(index, 30), question: countUp(3, 11) }, options)
     : submitRuns(name, kind < 0.2 ? randomBlendRuns(choices, generates) : randomRuns(choices, generates), options);
-  const owners = [{ number: isLong ? 0 : choices.int(0, ownerCount - 1), quotaBlocks: 30 }];
+  // Number 0 is nobody, who is no tenant beside others.
+  const owners = [{ number: isLong ? 1 : choices.int(1, ownerCount), quotaBlocks: 30 }];
   const ofRun = new Uint16Array(message.plan.runs.length);
   return { ...message, owners: { owners, ofRun }, retention: choices.int(0, 2) };
 }
