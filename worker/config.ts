@@ -16,7 +16,7 @@ const schema = z.object({
     .regex(/^(?:cpu|cuda:\d{1,2})$/, 'must be "cpu" or "cuda:N"')
     .default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
-  SPANGATE_DENSE: z.enum(["onnx", "native"], { error: 'must be "onnx" or "native"' }).default("onnx"),
+  SPANGATE_DENSE: z.enum(["onnx", "native"], { error: 'must be "onnx" or "native"' }).optional(),
   SPANGATE_KV_TYPE: z.enum(["float32", "float16"], { error: 'must be "float32" or "float16"' }).optional(),
   SPANGATE_KV_CODEC: z.enum(["raw", "mx8"], { error: 'must be "raw" or "mx8"' }).default("raw"),
   SPANGATE_KV_POSITIONS: z
@@ -54,8 +54,8 @@ export interface WorkerConfig {
   readonly modelFolder: string;
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
-  /** What multiplies on the CPU: onnxruntime, or products of our own. */
-  readonly dense: "onnx" | "native";
+  /** What multiplies on the CPU: onnxruntime, or products of our own; undefined: what is faster on its instruction set. */
+  readonly dense: "onnx" | "native" | undefined;
   /** On a GPU anything but mx8 is bfloat16. mx8: rounded to 8 bits and a power of two for each 32 (kernels/abi.h). */
   readonly kvType: "float32" | "float16" | "mx8";
   /** Whether q is rotated to where a span stands, or K moved there (relocation/relocation.ts). */

@@ -24,14 +24,16 @@ export function openBackend(config: WorkerConfig): Promise<OpenBackend> {
   return config.cudaIndex === undefined ? openCpu(config) : openCuda(config, config.cudaIndex);
 }
 
-// Each backend is loaded when it is wanted: one needs onnxruntime, the other a driver.
+// Each backend is loaded when it is wanted: one needs the CPU's kernels, the other a driver.
 async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
-  const { CpuBackend, numericMode } = await import("./backend/cpu/cpu-backend.ts");
-  const mode = modeOf(numericMode(config), config);
+  const { CpuBackend, numericMode, openArithmetic } = await import("./backend/cpu/cpu-backend.ts");
+  // What multiplies is part of the model's digest, so it has to be known before the model is loaded.
+  const { kernels, dense } = await openArithmetic(config);
+  const mode = modeOf(numericMode({ ...config, dense }), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
   const { kvBytes = cpuKvBytes, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
-  const backend = await CpuBackend.open(model, { ...config, kvBytes, maxRows, maxLogitRows });
+  const backend = await CpuBackend.open(model, { ...config, dense, kvBytes, maxRows, maxLogitRows, kernels });
   return { backend, model, numericMode: mode, residentKvBytes: () => backend.residentKvBytes() };
 }
 

@@ -302,8 +302,8 @@ export const workerSettings = {
   },
   SPANGATE_DENSE: {
     value: "NAME",
-    byDefault: "`onnx`",
-    meaning: "or `native`: what multiplies weights on the CPU, onnxruntime or products of our own (AMX, AVX-512, AVX2)",
+    byDefault: "`native` with AMX or AVX-512, else `onnx`",
+    meaning: "what multiplies weights on the CPU: products of our own (AMX, AVX-512, AVX2), or onnxruntime",
   },
   SPANGATE_ISA: {
     value: "NAME",

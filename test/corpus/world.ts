@@ -153,8 +153,8 @@ export class FakeSpans implements SpanPort {
     return true;
   }
 
-  residentWorkers(spanKey: BlockKey): readonly number[] {
-    return this.resident.has(spanKey) ? [0] : [];
+  residentWorkers(spanKey: BlockKey, tier: "device" | "host" = "device"): readonly number[] {
+    return tier === "device" && this.resident.has(spanKey) ? [0] : [];
   }
 }
 

@@ -1,5 +1,4 @@
 /** The gateway's side of KV files over a real database and folder, with a worker that writes what it is asked for. */
-import { randomBytes } from "node:crypto";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -35,6 +34,8 @@ export function spanOf(salt: CacheSalt, from: number, tokenCount: number) {
 export class KvRig implements Disposable {
   readonly dir = mkdtempSync(join(tmpdir(), "spangate-kv-rig-"));
   readonly folder = join(this.dir, "kv");
+  /** Objects that were made as copies of others. */
+  #copies = 0;
   readonly db: Db = openDb(join(this.dir, "spangate.db"));
   readonly sent: GatewayMessage[] = [];
   readonly logged: string[] = [];
@@ -105,7 +106,7 @@ export class KvRig implements Disposable {
     );
     this.db.transaction("copy", () => {
       for (let at = 0; at < count; at++) {
-        const id = randomBytes(16).toString("hex");
+        const id = (this.#copies++).toString(16).padStart(32, "0");
         insert.run(id, id, at, tenantId);
         writeFileSync(join(this.folder, id), "sealed");
       }

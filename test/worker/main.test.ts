@@ -52,7 +52,7 @@ function submit(tokenIds: Int32Array, maxTokens: number): SubmitMessage {
 }
 
 test("serves a request and answers stats", async () => {
-  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig), SPANGATE_DENSE: "onnx" });
   const ready = await worker.next("ready");
   expect(ready).toMatchObject({
     card: { vocabSize: 128, blockTokens: 16, eosTokenIds: [2], numericMode: "float32/kv-float16" },
@@ -93,7 +93,7 @@ test("has a lower priority than the gateway, which everybody waits for", async (
 test("K that stands at other positions is another model's KV", async () => {
   const folder = writeModelFolder(tinyConfig);
   const cards = ["deferred", "relocate"].map(async (positions) => {
-    const worker = startWorker({ SPANGATE_MODEL: folder, SPANGATE_KV_POSITIONS: positions });
+    const worker = startWorker({ SPANGATE_MODEL: folder, SPANGATE_KV_POSITIONS: positions, SPANGATE_DENSE: "onnx" });
     const ready = await worker.next("ready");
     worker.child.kill();
     return ready.type === "ready" ? ready.card : undefined;
@@ -101,6 +101,20 @@ test("K that stands at other positions is another model's KV", async () => {
   const [deferred, relocate] = await Promise.all(cards);
   expect(relocate?.numericMode).toBe("float32/kv-float16/kv-relocate");
   expect(relocate?.digest).not.toBe(deferred?.digest);
+});
+
+test("our own products are the default where the processor is fast at them, and another model's KV", async () => {
+  const folder = writeModelFolder(tinyConfig);
+  const modes = [["reference"], ["reference", "native"]].map(async ([isa, dense]) => {
+    const settings = { ...(isa && { SPANGATE_ISA: isa }), ...(dense && { SPANGATE_DENSE: dense }) };
+    const worker = startWorker({ SPANGATE_MODEL: folder, ...settings });
+    const ready = await worker.next("ready");
+    worker.child.kill();
+    return ready.type === "ready" ? [ready.card.backend, ready.card.numericMode, ready.card.digest] : undefined;
+  });
+  const [plain, native] = await Promise.all(modes);
+  expect([plain?.[1], native?.[1]]).toEqual(["float32/kv-float16", "float32/native/kv-float16"]);
+  expect(native?.[2]).not.toBe(plain?.[2]);
 });
 
 const failures: [string, () => Record<string, string>, RegExp][] = [

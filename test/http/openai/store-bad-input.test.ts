@@ -233,7 +233,7 @@ test("routes whose fields may all be left out refuse others, and tiers that the 
     const answer = await call(it.app, key, "POST", path, body);
     expect([body, answer.status, answer.body]).toMatchObject([body, 400, { error: { param } }]);
   }
-  const message = 'This server keeps no KV in "disk": it has "device".';
+  const message = 'This server keeps no KV in "disk": it has "device". SPANGATE_KV_DISK_BYTES gives it that tier.';
   expect(await call(it.app, key, "POST", path, { target: "disk" })).toMatchObject({ body: { error: { message } } });
   const pin = await call(it.app, key, "POST", "/admin/v1/fragments/frag_1/pin", { tier: "near" });
   expect(pin).toMatchObject({ status: 400, body: { error: { param: "tier" } } });

@@ -40,6 +40,8 @@ export interface CpuBackendOptions {
   readonly maxRows: number;
   readonly maxLogitRows: number;
   readonly isa?: Isa;
+  /** Opened with this instruction set and number of threads, and the backend's from here on; absent: it opens its own. */
+  readonly kernels?: CpuKernels;
 }
 
 /** Names the arithmetic: KV that another numeric mode computed belongs to another model (see model/digest.ts). */
@@ -49,6 +51,23 @@ export function numericMode({ weightMode, dense, kvType }: Arithmetic): string {
 }
 
 type Arithmetic = Pick<CpuBackendOptions, "weightMode" | "dense" | "kvType">;
+
+/**
+ * The kernels on the best instruction set there is, or the one asked for, and what multiplies on it: our own products
+ * where they are faster than onnxruntime's, unless `dense` says otherwise.
+ */
+export async function openArithmetic({
+  isa,
+  threadCount,
+  dense,
+}: Pick<CpuBackendOptions, "isa" | "threadCount"> & { readonly dense?: DenseMode | undefined }): Promise<{
+  readonly kernels: CpuKernels;
+  readonly dense: DenseMode;
+}> {
+  const kernels = await openCpuKernels({ isa, threadCount });
+  const isFaster = kernels.isa === "amx" || kernels.isa === "avx512";
+  return { kernels, dense: dense ?? (isFaster ? "native" : "onnx") };
+}
 
 export class CpuBackend implements Backend {
   /** With the instruction set that was found, which the log names when a worker is ready. */
@@ -95,7 +114,7 @@ export class CpuBackend implements Backend {
     const blockCount = Math.floor(options.kvBytes / kvBytesPerBlock(config, options));
     if (blockCount < 1) throw new ModelError(`a KV pool of ${options.kvBytes} bytes does not hold one block`);
     assertMemory(options.kvBytes);
-    const kernels = await openCpuKernels({ isa: options.isa, threadCount: options.threadCount });
+    const kernels = options.kernels ?? (await openCpuKernels(options));
     const pool = kernels.openPool({
       layerCount: config.layerCount,
       blockCount,
