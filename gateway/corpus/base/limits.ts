@@ -94,6 +94,8 @@ export const corpusLimits = {
   maxSearchMs: 10_000,
   /** Fragments that are known to have been read once; at their second use they are kept in files. */
   readFragments: 65_536,
+  /** Fragments that wait to be looked at for it. */
+  usedFragmentsInLine: 4_096,
   /** Milliseconds that a search waits for a thread, behind the tenant's own searches and in turn with others'. */
   maxSearchWaitMs: 60_000,
   maxPageItems: 100,

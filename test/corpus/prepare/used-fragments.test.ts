@@ -57,3 +57,16 @@ test("nothing is written while no model is known", async () => {
   await use();
   expect(await use({ retention: "24h" })).toBe(0);
 });
+
+test("of very many fragments one is looked at in each turn of the event loop", async () => {
+  const many = Array.from({ length: 200 }, () => found).flat();
+  world.corpus.fragmentsUsed(many, { tenantId, readAtMs: performance.now() });
+  const { keptByUse } = world.spans;
+  let most = 0;
+  for (let before = 0; before < 199; ) {
+    await new Promise(setImmediate);
+    most = Math.max(most, keptByUse.length - before);
+    before = keptByUse.length;
+  }
+  expect(most).toBe(1);
+});
