@@ -36,6 +36,8 @@ interface SubmitFacts {
   readonly readAtMs: number;
   /** The field that an error of the prompt names. */
   readonly promptParam: string;
+  /** How the answers are sampled, the model's own defaults filled in. */
+  readonly sampling: SamplingParams;
   readonly retrieved: readonly RetrievedFragment[];
   readonly calls?: CallReaderOptions | undefined;
   readonly goesOn?: boolean | undefined;
@@ -101,18 +103,11 @@ export class Pipeline {
   async chat(job: ChatJob): Promise<ChatRun> {
     const readAtMs = performance.now();
     const { card, documents, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
-    const events = await this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved, ...answer });
+    const sampling = samplingOf(job.request.params, card);
+    const facts = { readAtMs, promptParam: "messages", sampling, retrieved, ...answer };
+    const events = await this.#submit(job, card, [plan], facts);
     const question = questionOf(job.request.messages) ?? "";
-    const promptTokens = tokenCount(plan.runs);
-    return {
-      model: card.id,
-      question,
-      documents,
-      retrieved,
-      promptTokens,
-      sampling: samplingOf(job.request.params, card),
-      events,
-    };
+    return { model: card.id, question, documents, retrieved, promptTokens: tokenCount(plan.runs), sampling, events };
   }
 
   /**
@@ -128,9 +123,9 @@ export class Pipeline {
     for (const prompt of prompts) {
       plans.push(await textPlan(prompt, { card, lowerer: this.#deps.lowererFor(card), salt }, job.request.maxTokens));
     }
-    const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
-    const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
     const sampling = samplingOf(job.request.params, card);
+    const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", sampling, retrieved: [] });
+    const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
     return { model: card.id, question: "", documents: [], retrieved: [], promptTokens, sampling, events };
   }
 
@@ -155,11 +150,10 @@ export class Pipeline {
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
     plans: readonly TokenPlan[],
-    { readAtMs, promptParam, retrieved, calls, goesOn, grammar, schemaParam }: SubmitFacts,
+    { readAtMs, promptParam, sampling, retrieved, calls, goesOn, grammar, schemaParam }: SubmitFacts,
   ): Promise<MergedEvents> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
-    const sampling = samplingOf(request.params, card);
     checkTokenIds(card, { ...request.params, sampling });
     const ender = new AbortController();
     const signal = AbortSignal.any([outer, ender.signal]);

@@ -1,31 +1,15 @@
 /** What a start reads of KV in files: spans by their last use, and the fragments that they are of. */
 import { expect, test } from "bun:test";
-import { insertCorpus } from "../../db/corpora.ts";
-import { attachFile, completeFile } from "../../db/corpus-files.ts";
-import { insertFileOnce } from "../../db/files.ts";
-import { insertFragments, notePrepared } from "../../db/fragments.ts";
-import { newId } from "../../db/ids.ts";
+import { completeFile } from "../../db/corpus-files.ts";
+import { notePrepared } from "../../db/fragments.ts";
 import { inBucket } from "../../db/kv-bucket.ts";
 import { findKeptFragments, insertKvObject, listKvSpans } from "../../db/kv-objects.ts";
 import { openDb } from "../../db/open.ts";
-import { insertTenant } from "../../db/tenants.ts";
-
-const createdAt = 1;
+import { tenantWithFile } from "./tenant-with-file.ts";
 
 function world() {
   const db = openDb(":memory:");
-  const { id: tenantId } = insertTenant(db, { id: newId("tenant"), name: "a", createdAt });
-  const fields = { tenantId, createdAt };
-  const corpus = insertCorpus(db, { id: newId("corpus"), name: "", description: null, metadata: {}, ...fields });
-  const content = { filename: "a.txt", purpose: "assistants", mediaType: "text/plain", byteCount: 1, sha256: "x" };
-  const file = insertFileOnce(db, { id: newId("file"), ...content, ...fields });
-  if (corpus === undefined || file === undefined) throw new Error("not inserted");
-  const ids = { corpusId: corpus.id, fileId: file.id, ...fields };
-  const attached = attachFile(db, { ...ids, attributes: {}, maxChunkTokens: 16, overlapTokens: 0 });
-  const rows = ["one", "two"].map((text, ordinal) => {
-    return { id: newId("fragment"), ordinal, text, firstChar: 0, endChar: 3, tokenCount: 1 };
-  });
-  insertFragments(db, corpus.seq, attached, rows);
+  const { tenantId, corpus, file, attached, rows } = tenantWithFile(db, ["one", "two"]);
   const scope = { name: "scope", tenantId, corpusId: corpus.id, saltEpoch: 0, sealedKey: Buffer.alloc(1) };
   const keep = (spanKey: string, usedAt: number, position = 0): void => {
     const keys = { rootKey: "root", previousKey: "root", lastKey: `${spanKey}/${position}`, spanKey, position };

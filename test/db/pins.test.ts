@@ -1,29 +1,13 @@
 /** Pins are walked by themselves: a tenant that pins one fragment must not cost a look at everybody's fragments. */
 import { expect, spyOn, test } from "bun:test";
-import { insertCorpus } from "../../db/corpora.ts";
-import { attachFile, completeFile } from "../../db/corpus-files.ts";
-import { insertFileOnce } from "../../db/files.ts";
-import { insertFragments } from "../../db/fragments.ts";
-import { newId } from "../../db/ids.ts";
+import { completeFile } from "../../db/corpus-files.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { putPin, walkPins } from "../../db/pins.ts";
-import { insertTenant } from "../../db/tenants.ts";
-
-const createdAt = 1;
+import { tenantWithFile } from "./tenant-with-file.ts";
 
 function tenantWithFragments(db: Db, count: number) {
-  const { id: tenantId } = insertTenant(db, { id: newId("tenant"), name: "a", createdAt });
-  const fields = { tenantId, createdAt };
-  const corpus = insertCorpus(db, { id: newId("corpus"), name: "", description: null, metadata: {}, ...fields });
-  const content = { filename: "a.txt", purpose: "assistants", mediaType: "text/plain", byteCount: 1, sha256: "x" };
-  const file = insertFileOnce(db, { id: newId("file"), ...content, ...fields });
-  if (corpus === undefined || file === undefined) throw new Error("not inserted");
-  const ids = { corpusId: corpus.id, fileId: file.id, ...fields };
-  const attached = attachFile(db, { ...ids, attributes: {}, maxChunkTokens: 16, overlapTokens: 0 });
-  const rows = Array.from({ length: count }, (_, ordinal) => {
-    return { id: newId("fragment"), ordinal, text: `Page ${ordinal}.`, firstChar: 0, endChar: 8, tokenCount: 1 };
-  });
-  insertFragments(db, corpus.seq, attached, rows);
+  const texts = Array.from({ length: count }, (_, ordinal) => `Page ${ordinal}.`);
+  const { tenantId, attached, rows } = tenantWithFile(db, texts);
   completeFile(db, attached, 1);
   return { tenantId, fragmentIds: rows.map(({ id }) => id) };
 }

@@ -49,12 +49,12 @@ const compressedSchema = z.looseObject({
   format: z.enum(["float-quantized", "int-quantized", "naive-quantized"]),
   config_groups: z.record(z.string(), z.looseObject({ weights: groupWeights })),
   sparsity_config: z
-    .looseObject({ format: z.enum(["dense"]) })
+    .looseObject({ format: z.literal("dense") })
     .or(z.object({}).strict())
     .nullish(),
   transform_config: z.object({}).strict().nullish(),
 });
-const schemas = { fp8: fp8Schema, fbgemm_fp8: fbgemmSchema, "compressed-tensors": compressedSchema } as const;
+const schema = z.discriminatedUnion("quant_method", [fp8Schema, fbgemmSchema, compressedSchema]);
 
 /**
  * @param given `quantization_config`, or `quantization`, which is MLX's name of it
@@ -69,7 +69,7 @@ export function parseQuantization(given: unknown, field: string, file: string): 
     const how = [method, bits === undefined ? undefined : `${bits} bits`].filter((word) => word !== undefined);
     throw unsupported(file, `"${field}"${how.length > 0 ? `: ${how.join(", ")}` : ""}`);
   }
-  const parsed = schemas[method].safeParse(given);
+  const parsed = schema.safeParse(given);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
     throw unsupported(file, `"${[field, ...(issue?.path ?? [])].join(".")}" of ${method}: ${issue?.message}`);
@@ -77,12 +77,12 @@ export function parseQuantization(given: unknown, field: string, file: string): 
   const { data } = parsed;
   if (data.quant_method === "fbgemm_fp8") return byRow("F8_E4M3");
   if (data.quant_method === "fp8") {
-    const { weight_block_size: blocks } = data as z.infer<typeof fp8Schema>;
+    const { weight_block_size: blocks } = data;
     if (!blocks) return { ...byRow("F8_E4M3"), rowsPerScale: Number.POSITIVE_INFINITY };
     const [rowsPerScale, columnsPerScale] = blocks;
     return { dtype: "F8_E4M3", scaleSuffix: "weight_scale_inv", rowsPerScale, columnsPerScale };
   }
-  return ofGroups(data as z.infer<typeof compressedSchema>, field, file);
+  return ofGroups(data, field, file);
 }
 
 function byRow(dtype: QuantizedDtype): Quantization {
