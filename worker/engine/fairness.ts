@@ -26,8 +26,8 @@ const sharedPart = 1 / 2;
 const lateMs = 60_000;
 /** Light requests get steps of their own while there are so many at most, because then these steps are short. */
 const fewRequests = 8;
-/** After a step with heavy work come steps of light requests: one for each quarter of the rows beside decodes. */
-const [stepsForMaxRows, mostLightSteps] = [4, 6];
+/** After a step with heavy work come steps of light requests: one for each sixth of the rows beside decodes. */
+const [stepsForMaxRows, mostLightSteps] = [6, 8];
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 
