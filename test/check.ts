@@ -47,6 +47,13 @@ function readArguments() {
  */
 const environment = () => ({ SPANGATE_THREADS: "1", ORT_DISABLE_TELEMETRY: "1", ...process.env });
 
+/**
+ * Most processes of the short forms live for seconds. JavaScriptCore's last compiler (FTL) makes code for a longer life
+ * than that: a function has to have run ten times as often as by default (100,000) before it is worth that. It takes a
+ * twelfth off the tests' processor time, and simulations, which run longest, lose nothing.
+ */
+const shortLives = { BUN_JSC_thresholdForFTLOptimizeAfterWarmUp: "1000000" };
+
 function showOutcome({ job, durationMs, cpuMs, output, ...counts }: Outcome): void {
   const times = `${seconds(durationMs)}, cpu ${seconds(cpuMs)}`;
   if (counts.failed === 0) console.log(`ok      ${job.name}: ${sumLine(counts)}, ${times}`);
@@ -86,7 +93,7 @@ async function main(): Promise<number> {
       // Tests that wait leave their cores to the two more; the long forms measure times, and have a core each.
       processCount: availableParallelism() + (values.all ? 0 : 2),
       scratch,
-      env: { ...environment(), ...(values.all ? { [longVariable]: "1" } : {}) },
+      env: { ...environment(), ...(values.all ? { [longVariable]: "1" } : shortLives) },
       onOutcome: showOutcome,
       ...(values.all ? { longestMs: 2 * 3_600_000 } : {}),
     });

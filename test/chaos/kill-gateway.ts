@@ -9,6 +9,7 @@ import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { Choices } from "../sim/random.ts";
 import { effort } from "../support/effort.ts";
+import { oneLayerFolder } from "../support/one-layer.ts";
 import { testSeed } from "../support/seed.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
@@ -122,7 +123,8 @@ class Rounds {
   async #killStart(): Promise<void> {
     this.#counts.killsAtStart += 1;
     const program = join(repositoryRoot, "gateway", "main.ts");
-    const env = { ...process.env, SPANGATE_DATA: this.#dataDir, SPANGATE_PORT: "0", SPANGATE_LOG: "error" };
+    const own = { SPANGATE_DATA: this.#dataDir, SPANGATE_MODEL: oneLayerFolder(), SPANGATE_PORT: "0" };
+    const env = { ...process.env, ...own, SPANGATE_LOG: "error" };
     const child = Bun.spawn([process.execPath, program], { env, stdio: ["ignore", "ignore", "ignore"] });
     await Bun.sleep(50 + this.#choices.next() * 500);
     child.kill("SIGKILL");
@@ -151,7 +153,7 @@ class Rounds {
   }
 
   async #start(): Promise<TestServer> {
-    return await startTestServer({ dataDir: this.#dataDir });
+    return await startTestServer({ model: "one-layer", dataDir: this.#dataDir });
   }
 
   async #open(server: TestServer): Promise<void> {

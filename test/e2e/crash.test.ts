@@ -94,7 +94,8 @@ describe("a killed worker", () => {
   });
 
   test("leaves the other worker serving; blocks draw requests to the worker that holds them", async () => {
-    await using pair = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
+    const env = { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" };
+    await using pair = await startTestServer({ model: "one-layer", env });
     await allReady(pair, 2, 10_000);
     const client = openaiClient(pair.url, (await pair.tenant("crash")).apiKey);
     const ask = async (name: string) => {
@@ -123,7 +124,7 @@ describe("a killed worker", () => {
 describe("a killed gateway", () => {
   test("in mid-ingestion loses nothing it acknowledged, and shows nothing by halves", async () => {
     const dataDir = temporaryFolder();
-    const first = await startTestServer({ dataDir });
+    const first = await startTestServer({ model: "one-layer", dataDir });
     const { apiKey } = await first.tenant("crash");
     const client = openaiClient(first.url, apiKey);
     const workerPids = (await workersOf(first)).map(({ pid }) => pid);
@@ -150,7 +151,7 @@ describe("a killed gateway", () => {
       expect(check).toEqual({ integrity_check: "ok" });
     }
 
-    await using second = await startTestServer({ dataDir });
+    await using second = await startTestServer({ model: "one-layer", dataDir });
     const after = openaiClient(second.url, apiKey);
     for (const [fileId, text] of acknowledged) {
       const ingested = async () =>

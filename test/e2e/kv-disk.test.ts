@@ -101,11 +101,12 @@ test("prepared fragments in mx8 are found after kill -9, with the same answer, a
 
 test("the answer is that of a server that keeps nothing; switched off, what was kept is removed", async () => {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir });
+  const first = await startTestServer({ model: "one-layer", dataDir });
   const prepared = await prepare(first);
   const kept = await ask(first, prepared);
   await killed(first);
-  await using second = await startTestServer({ dataDir, env: { SPANGATE_KV_DISK_BYTES: "0" } });
+  const env = { SPANGATE_KV_DISK_BYTES: "0" };
+  await using second = await startTestServer({ model: "one-layer", dataDir, env });
   await until(() => isEmpty(dataDir), "what was kept is removed");
   const computed = await ask(second, prepared);
   expect([computed.content, computed.tokens]).toEqual([kept.content, kept.tokens]);
@@ -126,7 +127,7 @@ const deletions: Readonly<Record<string, (server: TestServer, client: HttpClient
 
 test("deleting a file, a store, a tenant or a store's salt leaves no row and no file within 5 s", async () => {
   const dataDir = newFolder();
-  await using server = await startTestServer({ dataDir });
+  await using server = await startTestServer({ model: "one-layer", dataDir });
   for (const [what, remove] of Object.entries(deletions)) {
     const before = rowsIn(dataDir).scopes;
     const prepared = await prepare(server);
@@ -140,7 +141,7 @@ test("deleting a file, a store, a tenant or a store's salt leaves no row and no 
 
 test("a job brings fragments to where it is told, or says why not; a pin in files keeps the file", async () => {
   const dataDir = newFolder();
-  await using server = await startTestServer({ dataDir });
+  await using server = await startTestServer({ model: "one-layer", dataDir });
   const { storeId, tenantId, apiKey } = await prepare(server, "device");
   expect(isEmpty(dataDir)).toBe(true);
   const client = new HttpClient({ url: server.url, apiKey });
@@ -226,7 +227,7 @@ test.each(Object.keys(unusable))(
     const onLog = (part: string): void => {
       log += part;
     };
-    await using server = await startTestServer({ env: { SPANGATE_KV_DISK_PATH: folder }, onLog });
+    await using server = await startTestServer({ model: "one-layer", env: { SPANGATE_KV_DISK_PATH: folder }, onLog });
     const prepared = await prepare(server);
     expect((await ask(server, prepared)).found).toBeGreaterThan(500);
     expect(log).toContain(reason);
