@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
-import fc from "fast-check";
 import { streamSafe } from "../../gateway/base/stream-safe.ts";
+import { fc } from "../support/fast-check.ts";
 
 const joiner = "\u034f";
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { FreeLinks, FreeList } from "../../worker/cache/free-list.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 
 const blockCount = 6;
 const id = (value: number): BlockId => value as BlockId;

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { Derivation } from "../../worker/cache/derivations.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import { type BlockContent, PrefixCache } from "../../worker/cache/prefix-cache.ts";
 import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 
 const key = (name: string): BlockKey => name as BlockKey;
 

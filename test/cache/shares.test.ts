@@ -1,10 +1,10 @@
 /** Whose memory is used first: by definition, over small pools, and against a model that looks at everything each time. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { levelOf } from "../../worker/cache/shares.ts";
 import { type KvOwner, retentionTimesMs } from "../../worker/contract/owners.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 import { SharesModel } from "./shares-model.ts";
 
 const owner = (number: number, quotaBlocks?: number): KvOwner =>

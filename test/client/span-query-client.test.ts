@@ -1,7 +1,7 @@
 import { afterAll, beforeEach, describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { piecesOf, type QueryChunk, q, SpanQueryClient, SpanQueryError, textsOf } from "spangate/query";
 import { readLines } from "../../gateway/client/lines.ts";
+import { fc } from "../support/fast-check.ts";
 
 interface Seen {
   readonly method: string;

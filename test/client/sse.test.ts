@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import fc from "fast-check";
 import { readLines } from "../../gateway/client/lines.ts";
 import { readSse, type SseEvent } from "../../gateway/client/sse.ts";
+import { fc } from "../support/fast-check.ts";
 
 /** The bytes in pieces that end at the given places. */
 function streamOf(text: string, cuts: readonly number[]): ReadableStream<Uint8Array> {

@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { createHash } from "node:crypto";
-import fc from "fast-check";
 import { foldSpan, nextBlockKey, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 
 const int32 = (value: number): Buffer => {
   const bytes = Buffer.alloc(4);

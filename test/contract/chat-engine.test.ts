@@ -1,11 +1,11 @@
 /** What the gateway lowers, the real engine takes and reuses: the two sides of worker/contract against each other. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { planFault } from "../../worker/contract/validate.ts";
 import { greedy } from "../dispatch/rig.ts";
 import { chatRig, post } from "../http/chat-rig.ts";
+import { fc } from "../support/fast-check.ts";
 import { models, textSide } from "../text/models.ts";
 import { engineCard, engineLink } from "./engine-link.ts";
 

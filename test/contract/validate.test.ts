@@ -1,11 +1,11 @@
 /** Each fault is named; the engine answers it as `bad_plan` and goes on. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { planFault } from "../../worker/contract/validate.ts";
 import { TinyWorld } from "../engine/harness.ts";
 import { blendRuns, countUp, makeRuns, submitRuns } from "../engine/plans.ts";
 import { fakeShape } from "../support/fake-backend.ts";
+import { fc } from "../support/fast-check.ts";
 
 const parts = { system: countUp(1, 5), spans: [countUp(20, 6)], question: countUp(60, 5) };
 const runs = makeRuns(parts, true);

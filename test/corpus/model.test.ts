@@ -3,8 +3,8 @@
  * corpus side as a plain in-memory model says.
  */
 import { expect, test } from "bun:test";
-import fc from "fast-check";
 import type { CorpusId, FileId, TenantId } from "../../db/ids.ts";
+import { fc } from "../support/fast-check.ts";
 import { createWorld, type World } from "./world.ts";
 
 interface ModelFile {

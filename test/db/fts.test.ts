@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { type CorpusRow, insertCorpus } from "../../db/corpora.ts";
 import { attachFile, type CorpusFileRow, completeFile } from "../../db/corpus-files.ts";
 import { insertFileOnce } from "../../db/files.ts";
@@ -9,6 +8,7 @@ import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
 import { anyCodePoints } from "../support/code-points.ts";
+import { fc } from "../support/fast-check.ts";
 
 let db: Db;
 let corpusSeq = 0;

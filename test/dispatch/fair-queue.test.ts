@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { TenantId } from "../../db/ids.ts";
 import { FairQueue } from "../../gateway/dispatch/fair-queue.ts";
+import { fc } from "../support/fast-check.ts";
 
 interface Job {
   readonly tenantId: TenantId;

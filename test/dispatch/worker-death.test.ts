@@ -1,10 +1,10 @@
 /** A worker dies at each point of a request's way, once and again. Every request ends, and none overtakes an older one. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { ApiError } from "../../gateway/base/errors.ts";
 import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher.ts";
 import { Placement } from "../../gateway/dispatch/request/placement.ts";
 import type { DispatchRequest, GenerationEvent } from "../../gateway/dispatch/request/request.ts";
+import { fc } from "../support/fast-check.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, request } from "./rig.ts";
 

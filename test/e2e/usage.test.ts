@@ -3,7 +3,7 @@
  * tenant and day and to the operators' counters.
  */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { createStore, openaiClient } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 

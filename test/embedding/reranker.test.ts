@@ -3,13 +3,13 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import fc from "fast-check";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { parseConfig } from "../../gateway/config.ts";
 import { EmbeddingService, openEmbedding } from "../../gateway/embedding/embedding-service.ts";
 import { PairText } from "../../gateway/embedding/pair-text.ts";
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
+import { fc } from "../support/fast-check.ts";
 import { writeTinyCrossEncoder, writeTinyEmbeddingModel } from "../support/tiny-onnx.ts";
 import { yieldsDuring } from "../support/yields.ts";
 

@@ -1,8 +1,8 @@
 /** Every way to the same answer: cold, cached, in pieces, beside others, without reuse, preempted. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { randomRuns } from "../sim/plans.ts";
 import { Choices } from "../sim/random.ts";
+import { fc } from "../support/fast-check.ts";
 import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, type PlanParts, type SubmitOptions, submitPlan, submitRuns } from "./plans.ts";

@@ -1,7 +1,7 @@
 /** Which copied tokens are computed again. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { recomputeCount, selectTokens } from "../../worker/engine/blend.ts";
+import { fc } from "../support/fast-check.ts";
 
 describe("selection", () => {
   test("all that is not copied, and of the rest those that deviate most, the earlier of equals, in order", () => {

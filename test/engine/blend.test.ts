@@ -1,9 +1,9 @@
 /** Runs whose KV is mostly copied: what is copied, chosen and computed again, and what may come in between. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { rootKey } from "../../worker/contract/block-key.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
+import { fc } from "../support/fast-check.ts";
 import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { type BlendPart, blendRuns, countUp, makeRuns, submitPlan, submitRuns } from "./plans.ts";

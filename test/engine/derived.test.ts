@@ -1,10 +1,10 @@
 /** Evicting a span evicts what was computed from it, at first and at second hand, kept and about to be kept. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { sourcesOf } from "../../worker/cache/sources.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 import { residentKeys } from "../support/resident-keys.ts";
 import { TinyWorld } from "./harness.ts";
 import { blendRuns, blockTokens, countUp, makeRuns, submitRuns } from "./plans.ts";

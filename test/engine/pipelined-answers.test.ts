@@ -1,6 +1,6 @@
 /** Random requests, with steps one after the other and with two in flight: the same answers. */
 import { expect, test } from "bun:test";
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import type { TinyWorld } from "./harness.ts";
 import { type PipelinedOptions, pipelinedWorld as worldOf } from "./pipelined-world.ts";
 import { countUp, submitPlan } from "./plans.ts";

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { csvText } from "../../gateway/extract/csv.ts";
+import { fc } from "../support/fast-check.ts";
 
 const bytesOf = (text: string): Uint8Array => new TextEncoder().encode(text);
 const text = (csv: string | Uint8Array, kind: "csv" | "tsv" = "csv", maxTextChars = 100_000) =>

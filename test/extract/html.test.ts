@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { decodeHtml, htmlText, pageText } from "../../gateway/extract/html.ts";
+import { fc } from "../support/fast-check.ts";
 
 const text = (html: string, maxTextChars = 10_000_000) => htmlText(html, { maxTextChars });
 

@@ -1,6 +1,6 @@
 /** Hostile lines of batches: each ends with an answer or an error of its own, and nothing of the server fails. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { bodyOf } from "./bodies.ts";
 import { jsonText } from "./json-text.ts";
 import { hostileJson } from "./requests.ts";

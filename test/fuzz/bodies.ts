@@ -1,7 +1,8 @@
 /** Bodies that each route takes, from its own schema where it has one: what mutations start from. */
-import fc from "fast-check";
+
 import { z } from "zod";
 import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
+import { fc } from "../support/fast-check.ts";
 import { allowedValue, type JsonSchema, type Overrides } from "./schema-values.ts";
 import { injections, strangeText, templateMarkers } from "./values.ts";
 import { model } from "./world.ts";

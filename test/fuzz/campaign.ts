@@ -1,5 +1,5 @@
 /** Many cases by seed: each request is sent, its answer judged, and the first faults are shown with what replays them. */
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { faultOf, maxWaitMs, processorMs } from "./oracle.ts";
 import { bytesOf, encodingHeader, type HostileRequest, requestToAny, targetOf } from "./requests.ts";
 import type { FuzzWorld } from "./world.ts";

@@ -1,5 +1,5 @@
 /** Sends hostile heads and judges what comes back. */
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { type HostileHead, hostileHead } from "./heads.ts";
 import { faultOf } from "./oracle.ts";
 import { exchange, type RawExchange } from "./socket.ts";

@@ -1,6 +1,7 @@
 /** Hostile heads of requests: request lines, header names, values and counts, credentials, framing of bodies. */
-import fc from "fast-check";
+
 import { anyCodePoints } from "../support/code-points.ts";
+import { fc } from "../support/fast-check.ts";
 import { injections } from "./values.ts";
 
 export interface HostileHead {

@@ -1,5 +1,5 @@
 /** Places of a schema that have bounds, and bodies that are right in all else. */
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { overrides, questions } from "./bodies.ts";
 import { allowedValue, type JsonSchema } from "./schema-values.ts";
 

@@ -1,7 +1,7 @@
 /** Hostile requests: a route's own valid request, and then what is wrong with it. */
 import { deflateSync, gzipSync } from "node:zlib";
-import fc from "fast-check";
 import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
+import { fc } from "../support/fast-check.ts";
 import { bodyOf } from "./bodies.ts";
 import { changedAt, jsonText, Members, pathsOf, Raw, type Tree, treeOf } from "./json-text.ts";
 import { injections, strangeText, strangeValue } from "./values.ts";

@@ -1,5 +1,5 @@
 /** Values that a JSON schema allows, and the places within it that have bounds. */
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { strangeText } from "./values.ts";
 
 export interface JsonSchema {

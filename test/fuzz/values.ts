@@ -1,6 +1,7 @@
 /** What hostile callers send where a number, a name or an object is expected. */
-import fc from "fast-check";
+
 import { anyCodePoints } from "../support/code-points.ts";
+import { fc } from "../support/fast-check.ts";
 import { Raw, type Tree } from "./json-text.ts";
 
 /** Markers of the chat templates that models come with, and what tools are called by. */

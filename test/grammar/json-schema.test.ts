@@ -1,6 +1,6 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import fc from "fast-check";
 import { Choices } from "../sim/random.ts";
+import { fc } from "../support/fast-check.ts";
 import { Adversary, byteTokens, demoVocabulary, vocabularyOf } from "./adversary.ts";
 import { anyObjectGrammar, GrammarRefused, schemaGrammar } from "./compile.ts";
 import { validates } from "./json-oracle.ts";

@@ -1,7 +1,7 @@
 /** Patterns and formats of strings, each against JavaScript's own expressions. */
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import fc from "fast-check";
 import { z } from "zod";
+import { fc } from "../support/fast-check.ts";
 import { Adversary, byteTokens, vocabularyOf } from "./adversary.ts";
 import { schemaGrammar } from "./compile.ts";
 

@@ -1,5 +1,5 @@
 /** Schemas of numbers between bounds, by chance. */
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 
 export const bound = fc.oneof(fc.integer({ min: -12, max: 12 }), fc.integer({ min: -(10 ** 15), max: 10 ** 15 }));
 export const ranges = fc

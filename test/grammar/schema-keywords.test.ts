@@ -1,6 +1,6 @@
 /** Keywords of schemas, each against a validator: what the grammar takes and what it does not. */
 import { expect, setDefaultTimeout, test } from "bun:test";
-import fc from "fast-check";
+import { fc } from "../support/fast-check.ts";
 import { Adversary, byteTokens, vocabularyOf } from "./adversary.ts";
 import { schemaGrammar } from "./compile.ts";
 import { validates, validatorOf } from "./json-oracle.ts";

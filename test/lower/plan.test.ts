@@ -1,10 +1,10 @@
 import { describe, expect, spyOn, test } from "bun:test";
-import fc from "fast-check";
 import { type LowerDocument, Lowerer, type LowerMessage } from "../../gateway/lower/plan.ts";
 import type { ModelText } from "../../gateway/text/model-text.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 import { models, ownTokens, textSide } from "../text/models.ts";
 
 const salt = "dGVuYW50" as CacheSalt;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
 import { planFault } from "../../worker/contract/validate.ts";
+import { fc } from "../support/fast-check.ts";
 import { models } from "../text/models.ts";
 import {
   assistant,

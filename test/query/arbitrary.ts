@@ -1,7 +1,8 @@
 /** Random span queries of every kind, as parse gives them. */
-import fc from "fast-check";
+
 import type { GenerateOptions, Query } from "../../gateway/query/ir.ts";
 import { anyCodePoints } from "../support/code-points.ts";
+import { fc } from "../support/fast-check.ts";
 
 /** Code points, so no half of a surrogate pair; with the marks that control tokens and JSON are made of. */
 const textArbitrary = fc.oneof(

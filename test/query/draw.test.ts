@@ -1,9 +1,9 @@
 /** Drawings: the whole tree, within bounds, whatever its texts hold. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { drawSvg, drawText } from "../../gateway/query/draw.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 import { maxRows } from "../../gateway/query/outline.ts";
+import { fc } from "../support/fast-check.ts";
 import { g, out, treeOf, user } from "./nodes.ts";
 import { treeArbitrary } from "./trees.ts";
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { FragmentTable, type FragmentUse, planningSteps } from "../../gateway/query/planner.ts";
 import { drawQueries, paperOrder, reuseDistances } from "../bench/support/reuse-order.ts";
+import { fc } from "../support/fast-check.ts";
 import { planOrder, simulateOrder } from "../support/span-queries.ts";
 
 type Queries = readonly (readonly FragmentUse[])[];

@@ -1,9 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { childrenOf, type Generate, type Query } from "../../gateway/query/ir.ts";
 import { queryLimits } from "../../gateway/query/limits.ts";
 import { parseQuery, parseQueryText } from "../../gateway/query/parse.ts";
 import { canonicalKey, canonicalText, printQuery } from "../../gateway/query/print.ts";
+import { fc } from "../support/fast-check.ts";
 import { queryArbitrary } from "./arbitrary.ts";
 
 const user = (text: string): Query => ({ kind: "message", role: "user", text });

@@ -1,8 +1,8 @@
 /** Bad input: every refusal has a code and the path of what is wrong. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { QueryError } from "../../gateway/query/errors.ts";
 import { parseQuery, parseQueryText } from "../../gateway/query/parse.ts";
+import { fc } from "../support/fast-check.ts";
 
 type Read = () => unknown;
 

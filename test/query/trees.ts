@@ -1,8 +1,9 @@
 /** Random trees as the rewriter meets them: resolved, with few enough different texts, some with shared nodes. */
-import fc from "fast-check";
+
 import type { Generate, GenerateOptions, Query } from "../../gateway/query/ir.ts";
 import { canonicalText } from "../../gateway/query/print.ts";
 import { mapChildren } from "../../gateway/query/transform.ts";
+import { fc } from "../support/fast-check.ts";
 import { queryArbitrary } from "./arbitrary.ts";
 
 /** In a retrieve's or an augment's place stand as many fragments as its own text decides, none included. */

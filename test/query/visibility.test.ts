@@ -1,11 +1,11 @@
 /** No rule changes what a text may see except as it says: held to the evaluator of visibility.ts. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { childrenOf, type Generate, type Query, type Repeat } from "../../gateway/query/ir.ts";
 import { canonicalText } from "../../gateway/query/print.ts";
 import { expandRules } from "../../gateway/query/rules/expand.ts";
 import type { Rule } from "../../gateway/query/rules/rule.ts";
 import { standardRules } from "../../gateway/query/rules/table.ts";
+import { fc } from "../support/fast-check.ts";
 import { rewrite } from "../support/span-queries.ts";
 import { fragment, g, type Json, out, treeOf, user } from "./nodes.ts";
 import { treeArbitrary, withoutReduce } from "./trees.ts";

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { type ByteGrammar, byteRange, firstRuleSymbol, grammarSymbols } from "../../worker/contract/grammar.ts";
 import { GrammarConstraint } from "../../worker/sample/constraint.ts";
 import { GrammarMasks, grammarLimits } from "../../worker/sample/grammar-masks.ts";
 import { TokenTrie } from "../../worker/sample/token-trie.ts";
 import { vocabularyOf } from "../grammar/adversary.ts";
+import { fc } from "../support/fast-check.ts";
 
 const byte = (char: string): number => byteRange(char.charCodeAt(0), char.charCodeAt(0));
 const nested = firstRuleSymbol;

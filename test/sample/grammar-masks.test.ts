@@ -1,6 +1,5 @@
 /** Masks that are shared, made in slices and given up, against the plain way (plain-masks.ts). */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { type ByteGrammar, byteRange, firstRuleSymbol, grammarSymbols } from "../../worker/contract/grammar.ts";
 import { GrammarTooAmbiguous } from "../../worker/sample/byte-automaton.ts";
 import { GrammarConstraint } from "../../worker/sample/constraint.ts";
@@ -11,6 +10,7 @@ import { typicalSchemas } from "../bench/support/mask-schemas.ts";
 import { byteTokens, demoVocabulary, vocabularyOf } from "../grammar/adversary.ts";
 import { schemaGrammar } from "../grammar/compile.ts";
 import { pairs } from "../grammar/pairs.ts";
+import { fc } from "../support/fast-check.ts";
 import { PlainMasks } from "./plain-masks.ts";
 
 const encoder = new TextEncoder();

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { tokenLogprob } from "../../worker/sample/logprobs.ts";
+import { fc } from "../support/fast-check.ts";
 
 describe("tokenLogprob", () => {
   test("log of the softmax, the likeliest first, ties by lowest id", () => {

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { SamplingParams } from "../../worker/contract/messages.ts";
 import { TokenHistory } from "../../worker/sample/penalties.ts";
 import { uniform } from "../../worker/sample/rng.ts";
 import { type SampledToken, Sampler } from "../../worker/sample/sampler.ts";
 import { defaultParams } from "../engine/plans.ts";
+import { fc } from "../support/fast-check.ts";
 
 interface Setting extends Partial<SamplingParams> {
   readonly prompt?: readonly number[];

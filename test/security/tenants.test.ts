@@ -4,11 +4,11 @@
  * route is held to it without being named here.
  */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import fc from "fast-check";
 import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
 import { bodyOf, plainBodies } from "../fuzz/bodies.ts";
 import { type Caller, type FuzzWorld, type ObjectIds, openWorld } from "../fuzz/world.ts";
 import { Choices } from "../sim/random.ts";
+import { fc } from "../support/fast-check.ts";
 import { testSeed } from "../support/seed.ts";
 
 setDefaultTimeout(120_000);

@@ -1,7 +1,7 @@
 /** What a sync does, by what the folders and the store hold. */
 import { expect, test } from "bun:test";
-import fc from "fast-check";
 import { type LocalFile, labelOf, planSync, type StoredFile, type SyncPlan } from "../../gateway/sources/sync-plan.ts";
+import { fc } from "../support/fast-check.ts";
 
 const local = (name: string, sha256: string | undefined, label = "docs"): LocalFile => ({
   ...{ label, name, path: `${label}/${name}`, sha256 },

@@ -1,5 +1,5 @@
 /** Texts of any code points, as fast-check's unit "binary" is: that one lists all 1.1 million of them first, for a second. */
-import fc from "fast-check";
+import { fc } from "./fast-check.ts";
 
 const surrogates = { first: 0xd800, count: 0x800 };
 

@@ -1,7 +1,7 @@
 /** What tests draw is the run's: the same without the variable, another with it. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
-import { filesOf, readText } from "./import-graph.ts";
+import { fc } from "./fast-check.ts";
+import { filesOf, imports, readText } from "./import-graph.ts";
 import { seedVariable, testSeed } from "./seed.ts";
 
 function withSeed<Result>(seed: string | undefined, run: () => Result): Result {
@@ -44,6 +44,11 @@ test("no test draws without a seed", () => {
   const draws = /\bMath\.random\b|\bgetRandomValues\b|\brandom(?:Bytes|Int|FillSync)\b/;
   expect(tests.length).toBeGreaterThan(300);
   expect(tests.filter((file) => draws.test(readText(file)))).toEqual([]);
+});
+
+test("fast-check comes from where it is given the seed", () => {
+  const importing = imports.filter(({ specifier }) => specifier === "fast-check").map(({ from }) => from);
+  expect(importing).toEqual(["test/support/fast-check.ts"]);
 });
 
 test("a property that fails says how to run it again", () => {

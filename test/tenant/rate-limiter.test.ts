@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { RateLimits } from "../../db/limits.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { type LimitedOwner, RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
+import { fc } from "../support/fast-check.ts";
 
 const none: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null };
 const owner = (limits: Partial<RateLimits>, id = "tenant_a", kind: LimitedOwner["kind"] = "tenant"): LimitedOwner => {

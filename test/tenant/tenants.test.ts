@@ -2,13 +2,13 @@ import { afterEach, beforeEach, describe, expect, setSystemTime, test } from "bu
 import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import fc from "fast-check";
 import type { TenantId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { type Principal, type Scope, scopes } from "../../gateway/tenant/principal.ts";
 import { Salts } from "../../gateway/tenant/salts.ts";
 import { loadServerSecret, ServerSecret } from "../../gateway/tenant/secret.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";
+import { fc } from "../support/fast-check.ts";
 
 const secret = new ServerSecret(new Uint8Array(32).fill(1));
 let db: Db;

@@ -1,11 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { TenantId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { type LimitedOwner, RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { TokenBudgets } from "../../gateway/tenant/token-budgets.ts";
 import { UsageLedger } from "../../gateway/tenant/usage.ts";
+import { fc } from "../support/fast-check.ts";
 
 const lastOfMonth = Date.UTC(2026, 0, 31, 22);
 const hourMs = 3_600_000;

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import { Tokenizer } from "@huggingface/tokenizers";
-import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
 import { ByteLevelEncoder } from "../../gateway/text/byte-level.ts";
 import { readModelText, type TokenizerJson } from "../../gateway/text/model-text.ts";
 import { anyCodePoints } from "../support/code-points.ts";
+import { fc } from "../support/fast-check.ts";
 import { longestNormalizedRow, manyMarks } from "../support/normalized.ts";
 import { yieldsDuring } from "../support/yields.ts";
 import { byteLevelTokenizer } from "./models.ts";

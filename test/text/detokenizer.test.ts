@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { Detokenizer, TokenBytes } from "../../gateway/text/detokenizer.ts";
+import { fc } from "../support/fast-check.ts";
 import { models, textSide } from "./models.ts";
 
 const bytes = new TokenBytes(models.chatml.tokenizer);

@@ -1,12 +1,12 @@
 import { expect, test } from "bun:test";
 import { Tokenizer } from "@huggingface/tokenizers";
-import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
 import { BytePairs, pairsPerStep } from "../../gateway/text/byte-pairs.ts";
 import { LongWords } from "../../gateway/text/long-words.ts";
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 import { yieldsDuring } from "../support/yields.ts";
 import { models } from "./models.ts";
 

@@ -1,6 +1,5 @@
 import { describe, expect, test } from "bun:test";
 import { Template } from "@huggingface/jinja";
-import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
 import type { Message, Query } from "../../gateway/query/ir.ts";
 import { type ModelText, readModelText } from "../../gateway/text/model-text.ts";
@@ -16,6 +15,7 @@ import {
   user,
   visibleTo,
 } from "../lower/query-rig.ts";
+import { fc } from "../support/fast-check.ts";
 import { models, ownTokens, textSide } from "./models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);

@@ -1,11 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import { Tokenizer } from "@huggingface/tokenizers";
-import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { sliceText } from "../../gateway/text/text-slices.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { fc } from "../support/fast-check.ts";
 import { longestNormalizedRow, manyMarks } from "../support/normalized.ts";
 import { yieldsDuring } from "../support/yields.ts";
 import { byteLevelTokenizer, models } from "./models.ts";

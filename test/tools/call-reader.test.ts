@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { type CallSyntax, signChar } from "../../gateway/text/call-syntax.ts";
 import { ChatTemplate } from "../../gateway/text/chat-template.ts";
 import { CallReader, type CallReaderOptions } from "../../gateway/tools/call-reader.ts";
+import { fc } from "../support/fast-check.ts";
 import { toolModels } from "../text/tool-models.ts";
 
 type Model = keyof typeof toolModels;

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
-import fc from "fast-check";
 import { ChoiceWriter } from "../../../gateway/cli/commands/query.ts";
+import { fc } from "../../support/fast-check.ts";
 
 const written = (events: (writer: ChoiceWriter) => void): string => {
   let text = "";

@@ -1,5 +1,4 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { type Chunk, chunkText } from "../../../gateway/corpus/ingest/chunk.ts";
 import {
   maxSentenceChars,
@@ -9,6 +8,7 @@ import {
 } from "../../../gateway/corpus/ingest/sentences.ts";
 import { anyCodePoints } from "../../support/code-points.ts";
 import { effort } from "../../support/effort.ts";
+import { fc } from "../../support/fast-check.ts";
 import { countTokens } from "../fixtures.ts";
 
 /** Numbers in 0..1, the same ones for the same seed. */

@@ -1,9 +1,9 @@
 import { expect, spyOn, test } from "bun:test";
-import fc from "fast-check";
 import { ContentStore } from "../../../gateway/corpus/files/content-store.ts";
 import { chunkText } from "../../../gateway/corpus/ingest/chunk.ts";
 import { decodeText, type FileBytes, Utf8Text } from "../../../gateway/corpus/ingest/decode.ts";
 import { maxSentenceChars, type TextKind } from "../../../gateway/corpus/ingest/sentences.ts";
+import { fc } from "../../support/fast-check.ts";
 import { yieldsDuring } from "../../support/yields.ts";
 import { countTokens } from "../fixtures.ts";
 import { createWorld, ingestText } from "../world.ts";

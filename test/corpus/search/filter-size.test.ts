@@ -1,9 +1,9 @@
 /** Filters of any size: refused by name before anything looks at all of them, and read just below the bounds. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { corpusLimits } from "../../../gateway/corpus/base/limits.ts";
 import { attributeFilterSchema } from "../../../gateway/corpus/search/filters.ts";
 import { searchSchema } from "../../../gateway/http/openai/vector-stores.ts";
+import { fc } from "../../support/fast-check.ts";
 
 const { maxFilterNodes, maxFilterDepth, maxFilterValues, maxFilterValuesInAll } = corpusLimits;
 

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { insertGrant } from "../../../db/corpora.ts";
 import type { TenantId } from "../../../db/ids.ts";
 import type { Attributes } from "../../../db/schema.ts";
 import { type AttributeFilter, passesFilter } from "../../../gateway/corpus/search/attribute-filter.ts";
 import { attributeFilterSchema } from "../../../gateway/corpus/search/filters.ts";
 import type { RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
+import { fc } from "../../support/fast-check.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 let world: World;

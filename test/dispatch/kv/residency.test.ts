@@ -1,9 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import type { ChainOwner } from "../../../gateway/dispatch/kv/pending-blocks.ts";
 import { Residency } from "../../../gateway/dispatch/kv/residency.ts";
 import type { KvEvent, PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
+import { fc } from "../../support/fast-check.ts";
 import { spanRun } from "../rig.ts";
 
 const key = (name: string) => name.padEnd(32, "0") as BlockKey;

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { type Candidate, chooseWorker } from "../../../gateway/dispatch/placement/route.ts";
+import { fc } from "../../support/fast-check.ts";
 
 const idle = (id: string, cachedTokens = 0): Candidate => ({
   id,

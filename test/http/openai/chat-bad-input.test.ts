@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { errorCodes } from "../../../gateway/base/errors.ts";
 import { limits } from "../../../gateway/config.ts";
+import { fc } from "../../support/fast-check.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
 
 const rig = chatRig();

@@ -1,8 +1,8 @@
 /** Bad input to the store's routes: a clear error that names the field, never a 5xx. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import fc from "fast-check";
 import { corpusLimits } from "../../../gateway/corpus/base/limits.ts";
 import { declaredRoutes } from "../../../gateway/http/transport/route.ts";
+import { fc } from "../../support/fast-check.ts";
 import { call, createStoreApp, form, type StoreApp, upload } from "../store-app.ts";
 
 let it: StoreApp;

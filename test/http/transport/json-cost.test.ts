@@ -1,5 +1,4 @@
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { z } from "zod";
 import { limits } from "../../../gateway/config.ts";
 import { createApp } from "../../../gateway/http/app.ts";
@@ -7,6 +6,7 @@ import { readJson } from "../../../gateway/http/transport/body.ts";
 import { JsonCost } from "../../../gateway/http/transport/json-cost.ts";
 import { declareRoute } from "../../../gateway/http/transport/route.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
+import { fc } from "../../support/fast-check.ts";
 
 const small = { depth: 4, commas: 6, fields: 3, nodes: 8 };
 

@@ -1,8 +1,8 @@
 /** Arenas, pinned memory and copies: bounds before the call, the right bytes after it. */
 import { beforeEach, describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { CudaError } from "../../../worker/native/cuda/driver.ts";
 import { copyToDevice, copyToHost, DeviceArena, fillDevice, PinnedBuffer } from "../../../worker/native/cuda/memory.ts";
+import { fc } from "../../support/fast-check.ts";
 import { fake, openFake } from "./fake.ts";
 
 let { context, stream } = openFake();

@@ -1,12 +1,12 @@
 /** The driver: fixpoint, bounds, sharing, places, steps. */
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { childrenOf, type Query } from "../../../gateway/query/ir.ts";
 import { checkLegal } from "../../../gateway/query/legality.ts";
 import { parseQuery } from "../../../gateway/query/parse.ts";
 import { printQuery } from "../../../gateway/query/print.ts";
 import { maxSteps, rewriteInSteps } from "../../../gateway/query/rules/rewrite.ts";
 import { ruleOn } from "../../../gateway/query/rules/rule.ts";
+import { fc } from "../../support/fast-check.ts";
 import { rewrite } from "../../support/span-queries.ts";
 import { g, out, treeOf, user } from "../nodes.ts";
 import { treeArbitrary } from "../trees.ts";
