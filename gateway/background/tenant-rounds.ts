@@ -5,7 +5,7 @@
  */
 import type { TenantId } from "../../db/ids.ts";
 import type { Log } from "../base/log.ts";
-import { Pace } from "../base/pace.ts";
+import { Pace, yieldToRequests } from "../base/pace.ts";
 import { reasonOf } from "./background-loop.ts";
 
 /** The work of one tenant. */
@@ -59,7 +59,7 @@ const maxRetryMs = 30_000;
 export class TenantRounds {
   readonly #options: TenantRoundsOptions;
   readonly #stop = new AbortController();
-  readonly #pace = new Pace();
+  readonly #pace = new Pace(yieldToRequests);
   /** Tenants with work, in the order in which they are served next. */
   readonly #members = new Map<TenantId, Member>();
   #running = 0;

@@ -2,6 +2,8 @@
 
 /** How long one slice of work may take. */
 const sliceMs = 4;
+/** The longest rest of background work after a slice, in milliseconds. */
+const mostRestMs = 20;
 /** How long, in milliseconds, held work waits before `isHeld` is asked again. */
 const holdMs = 5;
 /** The same of work that nobody waits for, with the longest that it waits at once. */
@@ -38,7 +40,38 @@ class YieldQueue {
   };
 }
 
+/**
+ * The same for work that no request waits for. While requests are in progress it rests after each slice for as long as
+ * the slice took, so that all of it together has at most half of the event loop, and leaves the core to the workers
+ * meanwhile.
+ */
+class BackgroundQueue {
+  readonly #waiting: (() => void)[] = [];
+  #isRunning = false;
+  isServing: () => boolean = () => false;
+
+  next(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#waiting.push(resolve);
+      if (!this.#isRunning) void this.#run();
+      this.#isRunning = true;
+    });
+  }
+
+  async #run(): Promise<void> {
+    while (this.#waiting.length > 0) {
+      await longWork.next();
+      const beginMs = performance.now();
+      this.#waiting.shift()?.();
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      if (this.isServing()) await Bun.sleep(Math.min(performance.now() - beginMs, mostRestMs));
+    }
+    this.#isRunning = false;
+  }
+}
+
 const longWork = new YieldQueue();
+const backgroundWork = new BackgroundQueue();
 
 /**
  * Makes all long work wait while `isHeld` returns true, and what nobody waits for while `isTight` does.
@@ -47,6 +80,11 @@ const longWork = new YieldQueue();
 export function holdLongWork(isHeld: () => boolean, isTight: () => boolean): void {
   longWork.isHeld = isHeld;
   longWork.isTight = isTight;
+}
+
+/** Makes background work rest between its slices while `isServing` returns true. @param isServing has to be cheap */
+export function restWhile(isServing: () => boolean): void {
+  backgroundWork.isServing = isServing;
 }
 
 /** Resolves when there is memory for work that nobody waits for, after a second at the latest. Never rejects. */
@@ -59,14 +97,23 @@ export async function memoryRoom(signal: AbortSignal): Promise<void> {
 /** Resolves when requests, streams and the long work that waited before have run. */
 export const yieldToOthers = (): Promise<void> => longWork.next();
 
+/** The same of work that no request waits for. It goes on at half of its speed while requests are in progress. */
+export const yieldToRequests = (): Promise<void> => backgroundWork.next();
+
 /** Splits one piece of long work into slices. */
 export class Pace {
+  readonly #next: () => Promise<void>;
   #sliceEndMs = performance.now() + sliceMs;
+
+  /** @param next ends a slice: `yieldToRequests` for work that no request waits for */
+  constructor(next = yieldToOthers) {
+    this.#next = next;
+  }
 
   /** Lets other work run when this slice has lasted long enough. @returns whether other work ran */
   async breathe(): Promise<boolean> {
     if (performance.now() < this.#sliceEndMs) return false;
-    await yieldToOthers();
+    await this.#next();
     this.#sliceEndMs = performance.now() + sliceMs;
     return true;
   }

@@ -20,7 +20,7 @@ import { isPassing, reasonOf } from "../background/background-loop.ts";
 import { TenantRounds } from "../background/tenant-rounds.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { Pace, yieldToOthers } from "../base/pace.ts";
+import { Pace, yieldToRequests } from "../base/pace.ts";
 import type { StoragePort } from "../corpus/base/ports.ts";
 import type { OpenFile } from "../corpus/files/content-store.ts";
 import type { FileService } from "../corpus/files/files.ts";
@@ -218,7 +218,7 @@ export class BatchRunner {
   /** Gives every line without a result a result that says that the batch expired. */
   async #expire({ seq, endpoint, tenantId, inputFileId }: BatchRow): Promise<void> {
     const { db, files, nowMs } = this.#deps;
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     // Lines of message batches that were not run get their results when the result file is written.
     const lines = endpoint === messagesEndpoint ? [] : linesOfFile(files, tenantId, inputFileId);
     for await (const line of lines) {
@@ -241,7 +241,7 @@ export class BatchRunner {
    * the rest.
    */
   async #sweep(seq: number): Promise<void> {
-    while (sweepResults(this.#deps.db, sweptBytesAtOnce, seq)) await yieldToOthers();
+    while (sweepResults(this.#deps.db, sweptBytesAtOnce, seq)) await yieldToRequests();
   }
 
   /**

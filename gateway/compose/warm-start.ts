@@ -9,7 +9,7 @@ import { findKeptFragments, type KeptFragment, listKvSpans } from "../../db/kv-o
 import type { Db } from "../../db/open.ts";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { Pace } from "../base/pace.ts";
+import { Pace, yieldToRequests } from "../base/pace.ts";
 import { streamSafe } from "../base/stream-safe.ts";
 import { limits } from "../config.ts";
 import type { CorpusSaltOf } from "../corpus/base/ports.ts";
@@ -69,7 +69,7 @@ export async function warmStart(options: WarmStartOptions): Promise<void> {
 class WarmStart {
   readonly #options: WarmStartOptions;
   readonly #fragments: SaltedFragment[] = [];
-  readonly #pace = new Pace();
+  readonly #pace = new Pace(yieldToRequests);
   /** Before any text is read: what is deleted from here on is not brought back. */
   readonly #readAtMs = performance.now();
   #searches = 0;

@@ -1,4 +1,5 @@
 /** The socket: Bun's server over the app. */
+import { restWhile } from "../base/pace.ts";
 import { type Config, limits } from "../config.ts";
 import type { AppEnv } from "./transport/context.ts";
 
@@ -28,7 +29,7 @@ export function listen(
   times: SocketTimes = usualTimes,
 ) {
   try {
-    return Bun.serve({
+    const server = Bun.serve({
       hostname: config.host,
       port: config.port,
       idleTimeout: times.idleS,
@@ -36,6 +37,8 @@ export function listen(
       fetch: (request, server) => answer(request, fetch, times, (seconds) => server.timeout(request, seconds)),
       error: () => new Response(null, { status: 500 }),
     });
+    restWhile(() => server.pendingRequests > 0);
+    return server;
   } catch (cause) {
     onFailure();
     const code = cause instanceof Error && "code" in cause ? cause.code : undefined;

@@ -17,7 +17,7 @@ import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { messageOf } from "../base/errors.ts";
-import { yieldToOthers } from "../base/pace.ts";
+import { yieldToRequests } from "../base/pace.ts";
 import { chunks, removedAtOnce } from "./removal.ts";
 import type { Room } from "./room.ts";
 
@@ -224,7 +224,7 @@ export class KvAccount {
     if (surplus() > 0) await this.#writeUses();
     // Others add and remove meanwhile, so what is too much is looked at again.
     while (!this.#isStopped && surplus() > 0 && this.#freeSlice(surplus(), tenantId, usedBefore) > 0) {
-      await yieldToOthers();
+      await yieldToRequests();
     }
   }
 
@@ -263,7 +263,7 @@ export class KvAccount {
   /** Writes down when spans were used last, in slices between which others work. */
   #writeUses(): Promise<void> {
     const write = async (): Promise<void> => {
-      do await yieldToOthers();
+      do await yieldToRequests();
       while (!this.#isStopped && this.#writeSomeUses());
     };
     this.#writing ??= write().finally(() => {

@@ -5,7 +5,7 @@ import type { Db } from "../../db/open.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { yieldToOthers } from "../base/pace.ts";
+import { yieldToRequests } from "../base/pace.ts";
 import { type FolderFiles, removeFiles } from "./folder.ts";
 
 /** Rows that one piece removes. */
@@ -83,7 +83,7 @@ export class KvRemoval {
       const gone = this.#options.db.removing(removePiece);
       this.#options.onGone(gone);
       if (gone.length === 0) return;
-      await yieldToOthers();
+      await yieldToRequests();
     }
   }
 

@@ -19,7 +19,7 @@ import { removeSweptTenants } from "../../db/tenants.ts";
 import { BackgroundLoop } from "../background/background-loop.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { yieldToOthers } from "../base/pace.ts";
+import { yieldToRequests } from "../base/pace.ts";
 import type { TenantStorage } from "./storage.ts";
 
 export interface StoredResponsesOptions {
@@ -124,8 +124,9 @@ export class StoredResponses {
 
   async #sweep(signal: AbortSignal): Promise<void> {
     const { nowMs, keepMs } = this.#options;
-    while (!signal.aborted && retireOldResponses(this.#db, nowMs() - keepMs, retiredAtOnce) > 0) await yieldToOthers();
-    while (!signal.aborted && sweepResponses(this.#db, sweptBytesAtOnce)) await yieldToOthers();
+    while (!signal.aborted && retireOldResponses(this.#db, nowMs() - keepMs, retiredAtOnce) > 0)
+      await yieldToRequests();
+    while (!signal.aborted && sweepResponses(this.#db, sweptBytesAtOnce)) await yieldToRequests();
     if (!signal.aborted) removeSweptTenants(this.#db);
   }
 }

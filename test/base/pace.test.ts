@@ -1,5 +1,5 @@
-import { expect, test } from "bun:test";
-import { yieldToOthers } from "../../gateway/base/pace.ts";
+import { afterEach, describe, expect, test } from "bun:test";
+import { Pace, restWhile, yieldToOthers, yieldToRequests } from "../../gateway/base/pace.ts";
 
 test("many pieces of work have one turn among them each time around the event loop, in order", async () => {
   const log: string[] = [];
@@ -23,4 +23,42 @@ test("many pieces of work have one turn among them each time around the event lo
   // None has two of the pieces between two of its ends.
   expect(log.join("")).not.toMatch(/[abc][abc]/);
   expect(rounds).toBeGreaterThanOrEqual(8);
+});
+
+describe("work that no request waits for", () => {
+  const spin = (ms: number): void => {
+    for (const endMs = performance.now() + ms; performance.now() < endMs; );
+  };
+
+  afterEach(() => restWhile(() => false));
+
+  test("has half of the event loop at most, all of it together, while requests are in progress", async () => {
+    restWhile(() => true);
+    const beginMs = performance.now();
+    const work = async (): Promise<void> => {
+      for (let slice = 0; slice < 4; slice++) {
+        await yieldToRequests();
+        spin(5);
+      }
+    };
+    await Promise.all([work(), work()]);
+    await yieldToRequests();
+    expect(performance.now() - beginMs).toBeGreaterThanOrEqual(2 * 8 * 5 - 1);
+  });
+
+  test("asks anew after each slice whether there are requests", async () => {
+    let askedCount = 0;
+    restWhile(() => {
+      askedCount += 1;
+      return false;
+    });
+    const pace = new Pace(yieldToRequests);
+    spin(5);
+    expect(await pace.breathe()).toBe(true);
+    expect(await pace.breathe()).toBe(false);
+    spin(5);
+    expect(await pace.breathe()).toBe(true);
+    await yieldToRequests();
+    expect(askedCount).toBeGreaterThanOrEqual(2);
+  });
 });

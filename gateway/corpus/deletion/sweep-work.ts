@@ -18,7 +18,7 @@ import type { Db } from "../../../db/open.ts";
 import { removeSweptTenants } from "../../../db/tenants.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import type { TenantWork } from "../../background/tenant-rounds.ts";
-import { Pace } from "../../base/pace.ts";
+import { Pace, yieldToRequests } from "../../base/pace.ts";
 import type { CorpusSaltOf, SpanPort } from "../base/ports.ts";
 import type { ContentStore } from "../files/content-store.ts";
 
@@ -58,7 +58,7 @@ export class TenantSweep implements TenantWork {
   readonly #deps: SweepDeps;
   readonly #tenantId: TenantId;
   readonly #onClose: () => void;
-  readonly #pace = new Pace();
+  readonly #pace = new Pace(yieldToRequests);
   /**
    * Files whose KV is evicted but whose rows are left. This is in memory only: after a restart their KV is evicted
    * once more.

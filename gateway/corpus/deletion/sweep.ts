@@ -18,7 +18,7 @@ import { DueLoop } from "../../background/due-loop.ts";
 import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { yieldToOthers } from "../../base/pace.ts";
+import { yieldToRequests } from "../../base/pace.ts";
 import type { CorpusService } from "../base/corpora.ts";
 import type { FileService } from "../files/files.ts";
 import { type SweepDeps, TenantSweep } from "./sweep-work.ts";
@@ -160,7 +160,7 @@ export function openExpiry({ db, files, corpora, log }: ExpiryDeps): DueLoop {
     nowMs: () => Date.now(),
     work: async (signal) => {
       while (!signal.aborted && files.expireDue(endedPerPiece) + corpora.expireDue(endedPerPiece) > 0) {
-        await yieldToOthers();
+        await yieldToRequests();
       }
       const ends = [nextFileEnd(db), nextCorpusEnd(db)].filter((end) => end !== undefined);
       return ends.length === 0 ? undefined : Math.min(...ends);

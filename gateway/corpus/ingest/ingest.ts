@@ -13,7 +13,7 @@ import type { Db } from "../../../db/open.ts";
 import { isPassing, reasonOf } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { memoryRoom, Pace } from "../../base/pace.ts";
+import { memoryRoom, Pace, yieldToRequests } from "../../base/pace.ts";
 import type { DocumentKind, PageStart } from "../../extract/protocol.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort, Tokenizer } from "../base/ports.ts";
@@ -184,7 +184,7 @@ export class Ingestor {
     const { text, textBytes, kind, pages } = yield* this.#textOf(source, lane, signal, held);
     held.use(this.#roomFor(file, textBytes));
     const chunking = { maxTokens: file.maxChunkTokens, overlapTokens: file.overlapTokens };
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     let piece: NewFragment[] = [];
     let ordinal = 0;
     let yields = 0;
@@ -268,7 +268,7 @@ export class Ingestor {
 
   /** Removes fragments that were stored but never became visible. If the corpus is deleted, the sweep removes them. */
   async #removeAll(file: CorpusFileRow): Promise<void> {
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     for (;;) {
       const corpus = findCorpusAnyState(this.#db, file.corpusId);
       if (corpus === undefined || corpus.deletedAt !== null) return;

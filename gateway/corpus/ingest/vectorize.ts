@@ -22,7 +22,7 @@ import { BackgroundLoop } from "../../background/background-loop.ts";
 import { TenantRounds, type TenantWork } from "../../background/tenant-rounds.ts";
 import { ApiError, messageOf } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { Pace } from "../../base/pace.ts";
+import { Pace, yieldToRequests } from "../../base/pace.ts";
 import type { Embedder } from "../base/ports.ts";
 
 /** Fragments in one call to the embedder. */
@@ -145,7 +145,7 @@ export class Vectorizer {
     if (lastSeq === 0 && !hasVectorIndexes(this.#db)) return;
     const model = await this.#tryModel();
     if (model === undefined) return;
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     while (this.#doneSeq < lastSeq && !signal.aborted) {
       const windowEnd = Math.min(this.#doneSeq + rowsPerWindow, lastSeq);
       const range = { afterSeq: this.#doneSeq, lastSeq: windowEnd, limit: fragmentsPerPiece };
@@ -157,7 +157,7 @@ export class Vectorizer {
   }
 
   async #embedPiece(model: VectorModel, found: readonly UnembeddedFragment[]): Promise<void> {
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     const left: UnembeddedFragment[] = [];
     for (const some of parted(found)) {
       left.push(...this.#db.unsynced(() => copyVectors(this.#db, model, some)));

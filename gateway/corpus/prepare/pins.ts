@@ -12,7 +12,7 @@ import type { BlockKey } from "../../../worker/contract/units.ts";
 import { BackgroundLoop } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { Pace } from "../../base/pace.ts";
+import { Pace, yieldToRequests } from "../../base/pace.ts";
 import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { CorpusSaltOf, SpanPort, SpanText } from "../base/ports.ts";
@@ -122,7 +122,7 @@ export class PinService {
     const [tenants, below] = [new Map<BlockKey, string>(), new Map<BlockKey, string>()];
     const spanKeys = new Set<BlockKey>();
     const missing = new Map<TenantId, SpanText[]>();
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     let piece: readonly PinnedFragment[] = [];
     for (let afterSeq = 0; ; afterSeq = piece.at(-1)?.seq ?? afterSeq) {
       piece = walkPins(db, afterSeq, pinsPerPiece);

@@ -11,7 +11,7 @@ import type { Db } from "../../../db/open.ts";
 import { retentionOf } from "../../../worker/contract/owners.ts";
 import { messageOf } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { yieldToOthers } from "../../base/pace.ts";
+import { yieldToRequests } from "../../base/pace.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { RequestUse, SpanPort, UsedFragment } from "../base/ports.ts";
 
@@ -60,7 +60,7 @@ export class UsedFragments {
   /** A request may name thousands of fragments, so one is looked at in each turn of the event loop, and few are written at a time. */
   async #run(): Promise<void> {
     for (;;) {
-      await yieldToOthers();
+      await yieldToRequests();
       const next = this.#line.shift();
       if (next === undefined) break;
       try {

@@ -2,7 +2,7 @@
 import type { CorpusRow } from "../../../db/corpora.ts";
 import type { CorpusFileRow, VisibleStatus } from "../../../db/corpus-files.ts";
 import { ApiError } from "../../base/errors.ts";
-import { delay, Pace } from "../../base/pace.ts";
+import { delay, Pace, yieldToRequests } from "../../base/pace.ts";
 import type { LocalFile, StoredFile } from "../../sources/sync-plan.ts";
 import type { FileFields, StoreFiles } from "../../sources/sync-run.ts";
 import { corpusLimits } from "../base/limits.ts";
@@ -30,7 +30,7 @@ export class OwnStore implements StoreFiles {
 
   async *pages(): AsyncGenerator<readonly StoredFile[]> {
     const { corpusFiles } = this.#services;
-    const pace = new Pace();
+    const pace = new Pace(yieldToRequests);
     for (let afterSeq: number | undefined; ; ) {
       const range = { limit: corpusLimits.maxPageItems, order: "asc", afterSeq } as const;
       const { rows, hasMore } = corpusFiles.list(this.#corpus, range);
