@@ -1,6 +1,7 @@
 /** Which fragments that requests have read are written to files. */
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import type { TenantId } from "../../../db/ids.ts";
+import { yieldToRequests } from "../../../gateway/base/pace.ts";
 import type { RequestUse, UsedFragment } from "../../../gateway/corpus/base/ports.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
@@ -23,7 +24,8 @@ afterEach(() => world.remove());
 
 async function use(other: Partial<RequestUse> = {}): Promise<number> {
   world.corpus.fragmentsUsed(found, { tenantId, readAtMs: performance.now(), ...other });
-  await Bun.sleep(0);
+  await yieldToRequests();
+  await yieldToRequests();
   return world.spans.keptByUse.length;
 }
 
