@@ -1,11 +1,12 @@
 /** 8-bit weights, the embedding's too, give the logits that the same weights give in float32, bit by bit. */
-import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, expect, setDefaultTimeout, spyOn, test } from "bun:test";
 import type { Backend } from "../../worker/backend/backend.ts";
 import { CpuBackend } from "../../worker/backend/cpu/cpu-backend.ts";
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import { FileReader } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import { type LoadedModel, loadModel } from "../../worker/model/load.ts";
-import { writeModelFolder } from "../model/folder.ts";
+import { openCpuKernels } from "../../worker/native/cpu-kernels.ts";
+import { type TestTensor, writeModelFolder } from "../model/folder.ts";
 import { forms, quantised, writeQuantised } from "../model/quantised-folder.ts";
 import { EmulatedDevice } from "./cuda/emulated-device.ts";
 import { answersOf, Texts } from "./relocate-answers.ts";
@@ -30,9 +31,9 @@ const raw = {
   tie_word_embeddings: true,
 };
 const options = { kvBytes: 4 << 20, blockTokens, maxRows: 256, maxLogitRows: 16 };
+const cpu = { ...options, weightMode: "float32", kvType: "float32", threadCount: 2 } as const;
 
 async function onCpu(model: LoadedModel): Promise<Backend> {
-  const cpu = { ...options, weightMode: "float32", kvType: "float32", threadCount: 2 } as const;
   const backend = await CpuBackend.open(model, cpu);
   afterAll(() => backend.dispose());
   return backend;
@@ -46,8 +47,9 @@ async function onEmulatedDevice(model: LoadedModel): Promise<Backend> {
   return backend;
 }
 
+const isInBytes = /(_proj|embed_tokens)\.weight$/;
 const form = forms["compressed-tensors, groups of a row"];
-const { stored, plain } = quantised(raw, form, /(_proj|embed_tokens)\.weight$/);
+const { stored, plain } = quantised(raw, form, isInBytes);
 const inBytes = loadModel(writeQuantised(raw, form, stored), "float32");
 const inFloats = loadModel(writeModelFolder(raw, plain), "float32");
 const texts = new Texts(raw.vocab_size, blockTokens);
@@ -60,4 +62,32 @@ test.each([
   const answers = await answersOf(await open(inBytes), "deferred", groups);
   expect(answers.size).toBe(1);
   expect(answers).toEqual(await answersOf(await open(inFloats), "deferred", groups));
+});
+
+/** float32 numbers whose lower halves are zero. */
+function asBfloat16({ shape, data }: TestTensor): TestTensor {
+  const halves = Uint16Array.from(new Uint32Array(data.buffer), (word) => word >> 16);
+  return { shape, dtype: "BF16", data: new Uint8Array(halves.buffer) };
+}
+
+test("where scales are powers of two, our own products hold bfloat16 numbers as they hold those of a file", async () => {
+  const powers = forms["compressed-tensors, groups with powers of two"];
+  const exact = quantised(raw, powers, isInBytes);
+  for (const [name, tensor] of exact.plain) if (isInBytes.test(name)) exact.plain.set(name, asBfloat16(tensor));
+  const inBfloat16 = loadModel(writeModelFolder(raw, exact.plain), "float32");
+  const inPowers = loadModel(writeQuantised(raw, powers, exact.stored), "float32");
+  const groups = [[texts.ask(0, [1, 3, 0])]];
+  const run = async (model: LoadedModel) => {
+    const kernels = await openCpuKernels({ threadCount: 2 });
+    const opened = spyOn(kernels, "openMatrix");
+    const backend = await CpuBackend.open(model, { ...cpu, dense: "native", kernels });
+    const answers = await answersOf(backend, "deferred", groups);
+    const parts = [...new Set(opened.mock.calls.map(([given]) => given.parts))];
+    await backend.dispose();
+    return { answers, parts };
+  };
+  const expected = await run(inBfloat16);
+  expect(expected.parts).toEqual([1]);
+  expect(await run(inPowers)).toEqual(expected);
+  expect((await run(inBytes)).parts).toEqual([2]);
 });

@@ -17,6 +17,8 @@ export interface Form {
   readonly suffix?: "weight_scale_inv";
   /** Rows and columns that share a scale. */
   readonly block: readonly [rows: number, columns: number];
+  /** Else scales are any numbers. */
+  readonly powersOfTwo?: true;
   /** The scales' shape for this many rows and columns of scales. */
   readonly shape: (rows: number, columns: number) => number[];
 }
@@ -63,6 +65,21 @@ export const forms: Readonly<Record<string, Form>> = {
     block: [1, 20],
     shape: (rows, columns) => [rows, columns],
   },
+  "compressed-tensors, groups with powers of two": {
+    config: compressed("int", { strategy: "group", group_size: 20 }),
+    dtype: "I8",
+    block: [1, 20],
+    powersOfTwo: true,
+    shape: (rows, columns) => [rows, columns],
+  },
+  "fp8 by blocks, powers of two": {
+    config: { quant_method: "fp8", weight_block_size: [24, 40], scale_fmt: "ue8m0" },
+    dtype: "F8_E4M3",
+    suffix: "weight_scale_inv",
+    block: [24, 40],
+    powersOfTwo: true,
+    shape: (rows, columns) => [rows, columns],
+  },
   "compressed-tensors, blocks": {
     config: compressed("float", { strategy: "block", block_structure: [24, 40] }),
     dtype: "F8_E4M3",
@@ -94,7 +111,8 @@ export function quantised(config: Record<string, unknown>, form: Form, matches =
     const [rows, columns] = shape as [number, number];
     const [rowsPerScale, columnsPerScale] = [Math.min(form.block[0], rows), Math.min(form.block[1], columns)];
     const scaleShape = [Math.ceil(rows / rowsPerScale), Math.ceil(columns / columnsPerScale)] as const;
-    const scales = Float32Array.from({ length: scaleShape[0] * scaleShape[1] }, () => 0.001 + 0.01 * random.next());
+    const drawScale = () => (form.powersOfTwo ? 2 ** -random.integer(7, 10) : 0.001 + 0.01 * random.next());
+    const scales = Float32Array.from({ length: scaleShape[0] * scaleShape[1] }, drawScale);
     // Of the float's 256 patterns two are no number.
     const draw = () =>
       form.dtype === "I8" ? random.integer(-128, 127) : random.integer(0, 126) + 128 * random.integer(0, 1);

@@ -1,7 +1,7 @@
 /** 8-bit weights with scales: each form against its definition, element by element, and what is refused. */
 import { describe, expect, test } from "bun:test";
 import { parseModelConfig } from "../../worker/model/config.ts";
-import { widen } from "../../worker/model/stored-form.ts";
+import { holdsBfloat16, widen } from "../../worker/model/stored-form.ts";
 import { openTokenEmbedder } from "../../worker/model/token-embedder.ts";
 import { Weights } from "../../worker/model/weights.ts";
 import { tinyConfig, writeModelFolder } from "./folder.ts";
@@ -14,6 +14,16 @@ const architectures = ["Qwen3", "Phi3", "Glm"].map((name) => ({
   ...tinyConfig,
   architectures: [`${name}ForCausalLM`],
 }));
+
+const up = "model.layers.0.mlp.up_proj.";
+const scaleOf = { rows: `${up}weight_scale`, blocks: `${up}weight_scale_inv` };
+const withScale =
+  (name: string, change: (scale: { shape: number[]; data: Float32Array }) => unknown) => (tensors: Tensors) => {
+    const { shape, data } = tensors.get(name) as { shape: number[]; data: Float32Array };
+    const scale = { shape: [...shape], data: data.slice() };
+    change(scale);
+    tensors.set(name, scale);
+  };
 
 function weightsOf(config: Record<string, unknown>, form: Form, stored: Tensors): Weights {
   const parsed = parseModelConfig({ ...config, quantization_config: form.config }, "config.json");
@@ -38,6 +48,35 @@ describe.each(Object.entries(forms))("%s", (_, form) => {
       expect(read.float32(name)).toEqual(expected.float32(name));
     }
   });
+
+  test("weights are bfloat16 numbers where scales are powers of two", () => {
+    const { stored } = quantised(tinyConfig, form);
+    const read = weightsOf(tinyConfig, form, stored);
+    const words = new Uint32Array(read.float32(`${up}weight`).buffer);
+    // bfloat16 is the upper half of a float32.
+    const isBfloat16 = words.every((word) => (word & 0xffff) === 0);
+    expect(isBfloat16).toBe(form.powersOfTwo === true);
+    expect(holdsBfloat16(read.info(`${up}weight`))).toBe(isBfloat16);
+  });
+});
+
+test.each([
+  ["zero, whose weights are zero", 0, true],
+  ["the least power of two that is taken", 2 ** -100, true],
+  ["a power of two whose products leave bfloat16's normal numbers", 2 ** -126, false],
+  ["a power of two whose products leave float32", 2 ** 127, false],
+  ["a power of two and a half", 0.375, false],
+  ["a negative number", -0.5, false],
+])("a scale that is %s", (_, scale, isExact) => {
+  const { stored } = quantised(tinyConfig, rows);
+  withScale(scaleOf.rows, ({ data }) => data.fill(0.25).fill(scale, 7, 8))(stored);
+  expect(holdsBfloat16(weightsOf(tinyConfig, rows, stored).info(`${up}weight`))).toBe(isExact);
+});
+
+test("weights without scales are bfloat16 numbers when they are stored so", () => {
+  const info = weightsOf(tinyConfig, rows, quantised(tinyConfig, rows).stored).info("model.embed_tokens.weight");
+  const dtypes = ["BF16", "F16", "F32"] as const;
+  expect(dtypes.map((dtype) => holdsBfloat16({ ...info, dtype }))).toEqual([true, false, false]);
 });
 
 test("embeddings in 8 bits make the same vectors", async () => {
@@ -46,16 +85,6 @@ test("embeddings in 8 bits make the same vectors", async () => {
   const vectors = await openTokenEmbedder(writeQuantised(tinyConfig, rows, stored)).embed(ids);
   expect(vectors).toEqual(await openTokenEmbedder(writeModelFolder(tinyConfig, plain)).embed(ids));
 });
-
-const up = "model.layers.0.mlp.up_proj.";
-const scaleOf = { rows: `${up}weight_scale`, blocks: `${up}weight_scale_inv` };
-const withScale =
-  (name: string, change: (scale: { shape: number[]; data: Float32Array }) => unknown) => (tensors: Tensors) => {
-    const { shape, data } = tensors.get(name) as { shape: number[]; data: Float32Array };
-    const scale = { shape: [...shape], data: data.slice() };
-    change(scale);
-    tensors.set(name, scale);
-  };
 
 const damages: [string, Form, (tensors: Tensors) => void, RegExp][] = [
   ["no scales", rows, (tensors) => tensors.delete(scaleOf.rows), /up_proj\.weight_scale" is missing/],

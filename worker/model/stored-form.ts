@@ -113,6 +113,19 @@ export function applyScales(values: Float32Array, tensor: StoredTensor, first = 
   }
 }
 
+/**
+ * Whether each weight is a bfloat16 number as it stands: 8-bit numbers have at most 8 significant bits, as many as
+ * bfloat16, and a power of two changes none of them.
+ */
+export function holdsBfloat16({ dtype, scales }: StoredTensor): boolean {
+  return scales === undefined ? dtype === "BF16" : scales.values.every(isPlainPowerOfTwo);
+}
+
+/** A power of two, or zero, by which no 8-bit number leaves bfloat16's normal range: from 2^-100 to 2^100. */
+function isPlainPowerOfTwo(scale: number): boolean {
+  return scale === 0 || (scale >= 2 ** -100 && scale <= 2 ** 100 && Number.isInteger(Math.log2(scale)));
+}
+
 /** Numbers of a row. */
 export function rowElements(shape: readonly number[]): number {
   return shape.slice(1).reduce((product, extent) => product * extent, 1);

@@ -3,7 +3,7 @@
  * in and out. The residual stream stays in the first of its two buffers.
  */
 import type { ModelConfig } from "../../model/config.ts";
-import type { Dtype } from "../../model/safetensors.ts";
+import { holdsBfloat16, type StoredTensor } from "../../model/stored-form.ts";
 import type { Weights } from "../../model/weights.ts";
 import type { CpuKernels, Matrix, ProductOptions } from "../../native/cpu-kernels.ts";
 import type { Dense, DenseParts, WeightMode } from "./dense.ts";
@@ -113,10 +113,13 @@ function paddedOutputs(size: number): number {
   return Math.ceil(size / panelOutputs) * panelOutputs;
 }
 
-/** How many bfloat16 numbers a weight takes: float32 is held exactly, 8-bit weights with their scales to 16 bits. */
-function partsOf(dtypes: readonly Dtype[]): 1 | 2 | 3 {
-  if (dtypes.includes("F32")) return 3;
-  return dtypes.every((dtype) => dtype === "BF16") ? 1 : 2;
+/**
+ * How many bfloat16 numbers a weight takes: float32 is held exactly, 8-bit weights to 16 bits, and exactly where their
+ * scales are powers of two.
+ */
+function partsOf(tensors: readonly StoredTensor[]): 1 | 2 | 3 {
+  if (tensors.some(({ dtype }) => dtype === "F32")) return 3;
+  return tensors.every(holdsBfloat16) ? 1 : 2;
 }
 
 /** Makes the matrices of a model's layers. */
@@ -158,7 +161,7 @@ class Packer {
     const infos = names.map((name) => this.#weights.info(name));
     const inputs = infos[0].shape[1];
     if (this.#weightMode === "int8") return this.#kernels.openMatrix({ outputs, inputs, form: "int8" });
-    const parts = partsOf(infos.map(({ dtype }) => dtype));
+    const parts = partsOf(infos);
     return this.#kernels.openMatrix({ outputs, inputs, form: "b16", parts });
   }
 
