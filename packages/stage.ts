@@ -55,6 +55,9 @@ function foreignPackage(name: string, wanted: string, { arch, modules }: Target)
   throw new Error(`${name} ${wanted} is needed for ${platformName(arch)}, and there is ${found}: ${remedy}`);
 }
 
+const sqliteVecFolder = (target: Target): string =>
+  foreignPackage(`sqlite-vec-${platformName(target.arch)}`, dependencies["sqlite-vec"], target);
+
 const server: Stage = {
   name: "spangate",
   async fill(folder) {
@@ -97,8 +100,7 @@ const native = (target: Target): Stage => ({
     const runtime = join(modules("onnxruntime-node"), "bin", "napi-v6", platform, arch);
     // Of onnxruntime what the CPU needs: its package has libraries for other systems and for GPUs too.
     copy(folder, ["onnxruntime_binding.node", "libonnxruntime.so.1"], runtime);
-    const sqliteVec = foreignPackage(`sqlite-vec-${platformName(arch)}`, dependencies["sqlite-vec"], target);
-    copy(folder, ["vec0.so"], sqliteVec);
+    copy(folder, ["vec0.so"], sqliteVecFolder(target));
     copy(folder, ["LICENSE"]);
     writeFileSync(join(folder, "NOTICES.txt"), licenceNotices(["onnxruntime-node", "sqlite-vec"].map(modules)));
     return {
@@ -166,6 +168,8 @@ export async function runTool(argv: readonly string[], cwd: string): Promise<str
 
 /** Writes every package's folder below `nodeModules`, as npm would lay them beside each other. @returns their folders */
 export async function stagePackages(nodeModules: string, target: Target): Promise<readonly string[]> {
+  // What is missing is said before anything is compiled.
+  sqliteVecFolder(target);
   const folders: string[] = [];
   for (const { name, fill } of [server, native(target), demoModel, runtime(target)]) {
     const folder = join(nodeModules, name);

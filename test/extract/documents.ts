@@ -70,5 +70,5 @@ export async function docxOf(
   );
   archive.file("word/styles.xml", `<w:styles xmlns:w="${word}">${styles.join("")}</w:styles>`);
   for (const [name, content] of Object.entries(more)) archive.file(name, content);
-  return await archive.generateAsync({ type: "uint8array", compression: "DEFLATE" });
+  return await archive.generateAsync({ type: "uint8array", compression: "DEFLATE", compressionOptions: { level: 1 } });
 }
