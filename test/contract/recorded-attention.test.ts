@@ -138,19 +138,19 @@ async function recordedSteps({ seed, pipelined, positions, blockCount }: Mode): 
 test.each([
   [
     { seed: 1, pipelined: false, positions: "deferred", blockCount: 64 },
-    "797 44ff01555990dd12e463c6e2b3b538b5 preemptions 31, found 379, evicted 628",
+    "823 d216b9e4e8f59970252041aea588e0ea preemptions 21, found 398, evicted 614",
   ],
   [
     { seed: 2, pipelined: false, positions: "deferred", blockCount: 22 },
-    "919 97122b3ce5ce14b070f715d429f85b8b preemptions 18, found 183, evicted 542",
+    "931 bf0c201981f922552c062e27c490f023 preemptions 23, found 205, evicted 524",
   ],
   [
     { seed: 3, pipelined: true, positions: "deferred", blockCount: 40 },
-    "669 f7dd51cec27760be6de3d27017543a04 preemptions 25, found 322, evicted 494",
+    "740 40b0c18b3105ceb3b5f55b3473aa105f preemptions 31, found 292, evicted 485",
   ],
   [
     { seed: 4, pipelined: false, positions: "relocate", blockCount: 40 },
-    "731 215f03e7b2dbb716b3b1176fafe522f5 preemptions 37, found 356, evicted 482",
+    "749 65f8b6cbff870ef256f4dc43bc6f7b63 preemptions 24, found 375, evicted 466",
   ],
 ] satisfies [Mode, string][])("steps of made requests, %o", async (mode, expected) => {
   expect(await recordedSteps(mode)).toBe(expected);
