@@ -1,4 +1,7 @@
-/* Products by AMX. An instruction multiplies 16 rows by 16 outputs; two panels of rows and a pair share their loads. */
+/*
+ * Products by AMX. An instruction multiplies 16 rows by 16 outputs; two panels of rows and a pair share their loads. A
+ * block of pairs stays in the second cache while all rows of a task pass by, 32 at a time.
+ */
 #ifndef SPANGATE_KERNELS_PRODUCTS_AMX_H
 #define SPANGATE_KERNELS_PRODUCTS_AMX_H
 
@@ -46,17 +49,39 @@ class Tiles {
  */
 constexpr int kAheadBytes = 8192;
 /*
- * Bytes of a pair's weights that stay in the first cache, beside as many of rows, while all rows of a task pass by
- * (measured there: 8 KiB, 16 KiB and 32 KiB give 60, 75 and 62 % of AMX's peak).
+ * Bytes of two panels of rows that stay in the first cache while the weights of a block pass by: a stretch of inputs
+ * (measured there: 8, 16, 24 and 32 KiB differ by less than a tenth).
  */
 constexpr int kStretchBytes = 16 * 1024;
-/* Panels of rows whose sums are kept from one stretch to the next. */
-constexpr int kMostPanels = 16;
+/* Pairs of a block: their weights stay in the second cache while all rows of a task pass by, the sums in the first. */
+constexpr int kMostPairs = 4;
 
-inline void fetch_ahead(const unsigned char *weights) {
+/* A step is a tile of each panel of a pair. */
+constexpr int kStepBytes = 2 * spg::kTileBytes;
+
+inline void fetch_step(const unsigned char *weights) {
 #pragma GCC unroll 32
-  for (int i = 0; i < 2 * spg::kTileBytes; i += 64) __builtin_prefetch(weights + kAheadBytes + i, 0, 3);
+  for (int i = 0; i < kStepBytes; i += 64) __builtin_prefetch(weights + kAheadBytes + i, 0, 3);
 }
+
+/*
+ * Weights of the next block, which come from memory or the last cache: each step of this one fetches some lines of them
+ * into the second cache.
+ */
+class NextWeights {
+ public:
+  /* Nothing is fetched. */
+  NextWeights() = default;
+  NextWeights(const unsigned char *at, int linesPerStep) : at_(at), lines_(linesPerStep) {}
+
+  void fetch() {
+    for (int i = 0; i < lines_; i++, at_ += 64) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const unsigned char *at_ = nullptr;
+  int lines_ = 0;
+};
 
 /* One or two panels of 16 rows. */
 struct RowTiles {
@@ -93,18 +118,18 @@ inline void store_sums(void *to) {
   if (kTwo) _tile_stored(3, sums + 16 * 32 + 16, 128);
 }
 
-/* weights: the pair's; sums: [32][32]. */
+/* sums: [32][32]. */
 template <bool kTwo>
 void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, const Stretch &stretch,
-                  const unsigned char *weights, float *sums) {
+                  const unsigned char *weights, NextWeights &next, float *sums) {
   load_sums<kTwo>(stretch, sums);
-  weights += static_cast<size_t>(stretch.from) * matrix.parts * 2 * spg::kTileBytes;
   for (int tile = stretch.from; tile < stretch.end; tile++) {
     const size_t at = static_cast<size_t>(tile) * rowParts * spg::kTileBytes;
-    for (int part = 0; part < matrix.parts; part++, weights += 2 * spg::kTileBytes) {
+    for (int part = 0; part < matrix.parts; part++, weights += kStepBytes) {
       _tile_loadd(6, weights, 64);
       _tile_loadd(7, weights + spg::kTileBytes, 64);
-      if (!kTwo) fetch_ahead(weights);
+      if (!kTwo) fetch_step(weights);
+      if (kTwo) next.fetch();
       /* A product of the parts i and j is as small as one of the parts 0 and i + j. */
       for (int i = 0; i + part < rowParts; i++) {
         const size_t from = at + i * spg::kTileBytes;
@@ -133,65 +158,76 @@ inline void add_group(const float *rowScales, const float *weightScales, const i
   }
 }
 
-struct Int8Scales {
-  /* [group][16] of each row panel; [group][32]. */
+/* Whole numbers of a group that wait to be added to the sums of 32 rows and a pair. */
+struct Group {
+  /* [16] scales of each row panel's rows; [32] of the pair's weights. */
   const float *first, *second, *weights;
+  float *sums;
+  int rows;
 };
-
-/* Adds rows [from, end) of group `group`; `end` may reach into the second panel. */
-template <bool kTwo>
-inline void add_rows(const Int8Scales &scales, int group, const int32_t *whole, int from, int end, float *sums) {
-  const float *weights = scales.weights + group * spg::kPairOutputs;
-  if (from < 16) add_group(scales.first + group * 16, weights, whole, from, end < 16 ? end : 16, sums);
-  if (kTwo && end > 16) {
-    const int start = from > 16 ? from - 16 : 0;
-    add_group(scales.second + group * 16, weights, whole + 16 * 32, start, end - 16, sums + 16 * 32);
-  }
-}
 
 /*
  * While AMX multiplies one group, the vector units add the numbers of the group before it to the sums: a part of the
  * rows after each step.
  */
+class WaitingGroup {
+ public:
+  /* [32][32] */
+  int32_t *whole() { return whole_; }
+  void wait(const Group &group) { group_ = group; }
+  int rows() const { return group_.rows; }
+
+  /* Adds rows [from, end). */
+  void add(int from, int end) const {
+    if (from >= end) return;
+    if (from < 16) add_group(group_.first, group_.weights, whole_, from, end < 16 ? end : 16, group_.sums);
+    if (end <= 16) return;
+    const int start = from > 16 ? from - 16 : 0;
+    add_group(group_.second, group_.weights, whole_ + 16 * 32, start, end - 16, group_.sums + 16 * 32);
+  }
+
+  void finish() {
+    add(0, group_.rows);
+    group_.rows = 0;
+  }
+
+ private:
+  alignas(64) int32_t whole_[32 * 32];
+  Group group_ = {};
+};
+
+struct Int8Scales {
+  /* [group][16] of each row panel; [group][32]. */
+  const float *first, *second, *weights;
+};
+
 template <bool kTwo>
 void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Scales &scales, const Stretch &stretch,
-                   const unsigned char *weights, float *sums) {
-  alignas(64) int32_t whole[32 * 32];
+                   const unsigned char *weights, WaitingGroup &waiting, NextWeights &next, float *sums) {
   int tile = spg::group_start(matrix, stretch.from);
   if (tile == 0) memset(sums, 0, 32 * 32 * sizeof(float));
-  weights += static_cast<size_t>(tile) * 2 * spg::kTileBytes;
   for (int group = stretch.from; group < stretch.end; group++) {
     const int end = spg::group_start(matrix, group + 1), start = tile, steps = end - start;
     load_sums<kTwo>({0, 0}, nullptr);
-    for (; tile < end; tile++, weights += 2 * spg::kTileBytes) {
+    for (; tile < end; tile++, weights += kStepBytes) {
       const size_t at = static_cast<size_t>(tile) * spg::kTileBytes;
       _tile_loadd(4, rows.first + at, 64);
       _tile_loadd(6, weights, 64);
       _tile_loadd(7, weights + spg::kTileBytes, 64);
-      if (!kTwo) fetch_ahead(weights);
+      if (!kTwo) fetch_step(weights);
+      if (kTwo) next.fetch();
       _tile_dpbssd(0, 4, 6);
       _tile_dpbssd(1, 4, 7);
       if (kTwo) _tile_loadd(5, rows.second + at, 64);
       if (kTwo) _tile_dpbssd(2, 5, 6);
       if (kTwo) _tile_dpbssd(3, 5, 7);
-      if (group == stretch.from) continue;
       const int step = tile - start;
-      add_rows<kTwo>(scales, group - 1, whole, rows.rows * step / steps, rows.rows * (step + 1) / steps, sums);
+      waiting.add(waiting.rows() * step / steps, waiting.rows() * (step + 1) / steps);
     }
-    store_sums<kTwo>(whole);
+    store_sums<kTwo>(waiting.whole());
+    const float *first = scales.first + group * 16, *second = scales.second + group * 16;
+    waiting.wait({first, second, scales.weights + group * spg::kPairOutputs, sums, rows.rows});
   }
-  add_rows<kTwo>(scales, stretch.end - 1, whole, 0, rows.rows, sums);
-}
-
-template <bool kTwo>
-void multiply_tiles(const MatrixView &matrix, const PackedRows &packed, const RowTiles &rows, int panel, int pair,
-                    const Stretch &stretch, float *sums) {
-  const unsigned char *weights = matrix.data + pair * spg::pair_bytes(matrix);
-  if (matrix.form == SPG_B16) return multiply_b16<kTwo>(matrix, rows, packed.parts, stretch, weights, sums);
-  const size_t panelScales = static_cast<size_t>(matrix.groups) * spg::kPanelRows;
-  const float *first = packed.scales + panel * panelScales;
-  const float *weightScales = matrix.scales + static_cast<size_t>(pair) * matrix.groups * spg::kPairOutputs;
-  multiply_int8<kTwo>(matrix, rows, {first, first + panelScales, weightScales}, stretch, weights, sums);
 }
 
 /* How many rows panels [panel, panel + 2) have, if there are so many before `endPanel`. */
@@ -201,41 +237,109 @@ inline int rows_of_panels(const PackedRows &packed, int panel, int endPanel) {
   return left < most ? left : most;
 }
 
-/* A pair for up to kMostPanels panels of rows; sums: [kMostPanels / 2][32][32]. */
-void multiply_pair(const MatrixView &matrix, const PackedRows &packed, int firstPanel, int endPanel, int pair,
-                   Tiles &tiles, float *sums) {
-  const bool isB16 = matrix.form == SPG_B16;
-  const int units = isB16 ? matrix.tiles : matrix.groups;
-  const int unitBytes = 2 * spg::kTileBytes * (isB16 ? matrix.parts : spg::kGroupTiles);
-  const int most = endPanel - firstPanel > 2 ? kStretchBytes / unitBytes : units;
-  for (int from = 0; from < units; from += most) {
-    const Stretch stretch{from, from + most < units ? from + most : units};
-    for (int panel = firstPanel; panel < endPanel; panel += 2) {
-      const unsigned char *first = packed.data + panel * packed.panelBytes;
-      const RowTiles rows{first, first + packed.panelBytes, rows_of_panels(packed, panel, endPanel)};
-      float *own = sums + (panel - firstPanel) / 2 * 32 * 32;
-      tiles.shape(rows.rows);
-      if (rows.rows > spg::kPanelRows) {
-        multiply_tiles<true>(matrix, packed, rows, panel, pair, stretch, own);
-      } else {
-        multiply_tiles<false>(matrix, packed, rows, panel, pair, stretch, own);
-      }
+/* Two panels of rows, or one, by a block of pairs, in stretches along the inputs. */
+struct Block {
+  int panel, rows, firstPair, endPair, stretches;
+};
+
+/* What is multiplied at a time: the stretch `index` of a pair. */
+struct Part {
+  int pair, index;
+};
+
+/* Tiles, or in int8 groups, along the inputs. */
+inline int units_of(const MatrixView &matrix) {
+  return matrix.form == SPG_B16 ? matrix.tiles : matrix.groups;
+}
+
+inline Stretch stretch_of(const MatrixView &matrix, const Block &block, int index) {
+  const int units = units_of(matrix);
+  return {units * index / block.stretches, units * (index + 1) / block.stretches};
+}
+
+/* Steps before a unit. */
+inline int steps_before(const MatrixView &matrix, int unit) {
+  return matrix.form == SPG_B16 ? unit * matrix.parts : spg::group_start(matrix, unit);
+}
+
+template <bool kTwo>
+void multiply_part(const MatrixView &matrix, const PackedRows &packed, const Block &block, const Part &part,
+                   WaitingGroup &waiting, NextWeights &next, float *sums) {
+  const Stretch stretch = stretch_of(matrix, block, part.index);
+  const size_t before = static_cast<size_t>(steps_before(matrix, stretch.from)) * kStepBytes;
+  const unsigned char *weights = matrix.data + part.pair * spg::pair_bytes(matrix) + before;
+  const unsigned char *first = packed.data + block.panel * packed.panelBytes;
+  const RowTiles rows{first, first + packed.panelBytes, block.rows};
+  if (matrix.form == SPG_B16) return multiply_b16<kTwo>(matrix, rows, packed.parts, stretch, weights, next, sums);
+  const size_t panelScales = static_cast<size_t>(matrix.groups) * spg::kPanelRows;
+  const float *rowScales = packed.scales + block.panel * panelScales;
+  const float *weightScales = matrix.scales + static_cast<size_t>(part.pair) * matrix.groups * spg::kPairOutputs;
+  const Int8Scales scales{rowScales, rowScales + panelScales, weightScales};
+  multiply_int8<kTwo>(matrix, rows, scales, stretch, weights, waiting, next, sums);
+}
+
+/* sums: [kMostPairs][32][32]. */
+template <bool kTwo>
+void multiply_block(const MatrixView &matrix, const PackedRows &packed, const Block &block, NextWeights next,
+                    float *sums) {
+  WaitingGroup waiting;
+  for (int i = 0; i < block.stretches; i++) {
+    for (int pair = block.firstPair; pair < block.endPair; pair++) {
+      float *own = sums + (pair - block.firstPair) * 32 * 32;
+      multiply_part<kTwo>(matrix, packed, block, {pair, i}, waiting, next, own);
+    }
+  }
+  waiting.finish();
+}
+
+/* Row by row, so that what lies together is written together. */
+inline void finish_block(const MatrixView &matrix, const ProductCall &call, const Block &block, const float *sums) {
+  for (int row = 0; row < block.rows; row++, sums += spg::kPairOutputs) {
+    const float *own = sums;
+    for (int pair = block.firstPair; pair < block.endPair; pair++, own += 32 * 32) {
+      finish_rows(matrix, call, pair, block.panel * spg::kPanelRows + row, 1, own);
     }
   }
 }
 
+/* In so many stretches two panels of rows stay in the first cache. */
+inline int stretches_of(const MatrixView &matrix, const PackedRows &packed) {
+  const int units = units_of(matrix);
+  const int unitBytes = 2 * spg::kTileBytes * (matrix.form == SPG_B16 ? packed.parts : spg::kGroupTiles);
+  const int wanted = (units * unitBytes + kStretchBytes - 1) / kStretchBytes;
+  return wanted < units ? wanted : units;
+}
+
+/* What two panels of rows fetch of the block that follows: `turn` of `turns` shares. */
+inline NextWeights share_of_next(const MatrixView &matrix, const Block &block, int turn, int turns) {
+  const int steps = (block.endPair - block.firstPair) * steps_before(matrix, units_of(matrix));
+  const int lines = (kStepBytes / 64 + turns - 1) / turns;
+  const unsigned char *next = matrix.data + block.endPair * spg::pair_bytes(matrix);
+  const size_t bytes = static_cast<size_t>(steps) * kStepBytes, done = static_cast<size_t>(turn) * steps * lines * 64;
+  return done < bytes ? NextWeights(next + done, lines) : NextWeights();
+}
+
 void multiply_by_tiles(const MatrixView &matrix, const PackedRows &packed, const ProductCall &call,
                        const ProductRange &range) {
-  alignas(64) float sums[kMostPanels / 2 * 32 * 32];
+  alignas(64) float sums[kMostPairs * 32 * 32];
   Tiles tiles;
-  for (int first = range.firstPanel; first < range.endPanel; first += kMostPanels) {
-    const int end = first + kMostPanels < range.endPanel ? first + kMostPanels : range.endPanel;
-    for (int pair = range.firstPair; pair < range.endPair; pair++) {
-      multiply_pair(matrix, packed, first, end, pair, tiles, sums);
-      for (int panel = first; panel < end; panel += 2) {
-        const float *own = sums + (panel - first) / 2 * 32 * 32;
-        finish_rows(matrix, call, pair, panel * spg::kPanelRows, rows_of_panels(packed, panel, end), own);
+  /* Few rows read weights but once, so they take a pair at a time, as it lies in memory. */
+  const int panels = range.endPanel - range.firstPanel;
+  const int most = panels <= 2 ? 1 : kMostPairs, stretches = panels <= 2 ? 1 : stretches_of(matrix, packed);
+  for (int pair = range.firstPair; pair < range.endPair; pair += most) {
+    const int endPair = pair + most < range.endPair ? pair + most : range.endPair;
+    for (int panel = range.firstPanel; panel < range.endPanel; panel += 2) {
+      const Block block{panel, rows_of_panels(packed, panel, range.endPanel), pair, endPair, stretches};
+      const int turn = (panel - range.firstPanel) / 2, turns = (panels + 1) / 2;
+      const bool isLast = turns == 1 || endPair == range.endPair;
+      const NextWeights next = isLast ? NextWeights() : share_of_next(matrix, block, turn, turns);
+      tiles.shape(block.rows);
+      if (block.rows > spg::kPanelRows) {
+        multiply_block<true>(matrix, packed, block, next, sums);
+      } else {
+        multiply_block<false>(matrix, packed, block, next, sums);
       }
+      finish_block(matrix, call, block, sums);
     }
   }
 }
