@@ -5,7 +5,7 @@
 
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { CommandError } from "../../gateway/cli/support/command.ts";
-import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import { CpuBackend, numericMode, openArithmetic } from "../../worker/backend/cpu/cpu-backend.ts";
 import { parseWorkerConfig } from "../../worker/config.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { Engine } from "../../worker/engine/loop.ts";
@@ -86,10 +86,12 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
     SPANGATE_WEIGHTS: weights,
     ...kvSettings(option("kv")),
   });
-  const mode = numericMode(config);
+  // What a server multiplies with, unless SPANGATE_DENSE says otherwise.
+  const { kernels, dense } = await openArithmetic(config);
+  const mode = numericMode({ ...config, dense });
   const model = loadModel(config.modelFolder, mode);
   const { kvBytes = 2 ** 30, stepTokens: maxRows } = config;
-  const backend = await CpuBackend.open(model, { ...config, kvBytes, maxRows, maxLogitRows: 64 });
+  const backend = await CpuBackend.open(model, { ...config, dense, kvBytes, maxRows, maxLogitRows: 64, kernels });
   const bench = new DecodeBench(backend, model.digest, config.stepTokens);
   const rows: Row[] = [];
   for (const batchSize of batchSizes) {
