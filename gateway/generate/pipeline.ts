@@ -199,7 +199,8 @@ export class Pipeline {
     return mergeCompletions(() => completions, {
       onError: (error) => throwNamed(error, schemaParam),
       onEnd: () => {
-        ender.abort();
+        // With a reason of its own: without one, each answer's end would make an exception with its stack.
+        ender.abort(answerEnded);
         if (retrieved.length > 0)
           this.#deps.fragmentsUsed(retrieved, { tenantId, retention: request.retention, readAtMs });
       },
@@ -325,6 +326,8 @@ function samplingOf({ sampling: asked }: AnswerParams, { samplingDefaults: folde
     repetitionPenalty: asked.repetitionPenalty ?? folder.repetitionPenalty ?? 1,
   };
 }
+
+const answerEnded = "the answer has ended";
 
 interface TextPlanParts {
   readonly card: ModelCard;

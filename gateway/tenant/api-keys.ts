@@ -15,6 +15,7 @@ import {
 import { type ApiKeyId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
+import { Remembered } from "../../db/remembered.ts";
 import { ApiError } from "../base/errors.ts";
 import { type Authenticator, type ExpiredKey, type Principal, type Scope, scopes } from "./principal.ts";
 import type { ServerSecret } from "./secret.ts";
@@ -36,19 +37,24 @@ const hasExpired = ({ expiresAt }: Pick<ApiKeyIdentity, "expiresAt">): boolean =
 
 /** Characters of a key that lists of keys show. */
 const prefixChars = 10;
+/** Identities of this many keys are remembered, because every request asks for one. */
+const rememberedKeys = 4_096;
 
 export class ApiKeys implements Authenticator {
   readonly #db: Db;
   readonly #hashKey: Uint8Array;
+  /** By the key's hash; the keys themselves are not kept. */
+  readonly #identities: Remembered<ApiKeyIdentity>;
 
   constructor(db: Db, secret: ServerSecret) {
     this.#db = db;
+    this.#identities = new Remembered(db, rememberedKeys);
     this.#hashKey = secret.derive("api-key");
   }
 
   authenticate(apiKey: string): Principal | ExpiredKey | undefined {
     const hash = this.#hash(apiKey);
-    const found = findApiKeyByHash(this.#db, hash);
+    const found = this.#identities.get(hash.toString("hex"), () => findApiKeyByHash(this.#db, hash));
     if (found === undefined || !timingSafeEqual(found.hash, hash)) return undefined;
     return hasExpired(found) ? { expiredAt: found.expiresAt ?? 0 } : principalOf(found);
   }
@@ -172,7 +178,7 @@ export class ApiKeys implements Authenticator {
     return { row, apiKey };
   }
 
-  #hash(apiKey: string): Uint8Array {
+  #hash(apiKey: string): Buffer {
     return createHmac("sha256", this.#hashKey).update(apiKey, "utf8").digest();
   }
 }

@@ -11,6 +11,7 @@ import {
   type TenantLimits,
 } from "../../db/limits.ts";
 import type { Db } from "../../db/open.ts";
+import { Remembered } from "../../db/remembered.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { Principal } from "./principal.ts";
 import type { LimitedOwner } from "./rate-limiter.ts";
@@ -23,13 +24,17 @@ const unlimitedTenant = {
 type KvQuotas = Readonly<Record<KvTier, number | null>>;
 /** Quotas of this many tenants are cached, because a quota is read for every request that is sent to a worker. */
 const rememberedQuotas = 4_096;
+/** The limits of this many callers, which every request asks for. */
+const rememberedCallers = 4_096;
 
 export class CallerLimits {
   readonly #db: Db;
   readonly #quotas = new LRUCache<string, KvQuotas>({ max: rememberedQuotas });
+  readonly #callers: Remembered<readonly LimitedOwner[]>;
 
   constructor(db: Db) {
     this.#db = db;
+    this.#callers = new Remembered(db, rememberedCallers);
   }
 
   ofTenant(id: TenantId): TenantLimits {
@@ -72,6 +77,10 @@ export class CallerLimits {
   /** The tenant and the key whose limits a request of this caller counts against. A platform key has neither. */
   owners({ tenantId, keyId }: Pick<Principal, "tenantId" | "keyId">): readonly LimitedOwner[] {
     if (tenantId === undefined) return [];
+    return this.#callers.get(`${tenantId} ${keyId}`, () => this.#ownersOf(tenantId, keyId)) ?? [];
+  }
+
+  #ownersOf(tenantId: TenantId, keyId: Principal["keyId"]): readonly LimitedOwner[] {
     return findCallerLimits(this.#db, tenantId, keyId).map(({ kind, tokensPerDay, tokensPerMonth, ...limits }) => {
       if (kind === "key") return { id: keyId, kind: "API key", limits };
       return { id: tenantId, kind: "tenant", limits, budget: { tenantId, tokensPerDay, tokensPerMonth } };

@@ -3,6 +3,7 @@ import { countOtherAdminKeys, hasAdminKey } from "../../db/api-keys.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
+import { Remembered } from "../../db/remembered.ts";
 import {
   findTenant,
   findTenantSaltEpoch,
@@ -20,16 +21,21 @@ import { CallerLimits } from "./limits.ts";
 import { Salts } from "./salts.ts";
 import { Sealer, type ServerSecret } from "./secret.ts";
 
+/** Epochs of this many tenants are remembered, because every request with text of its own asks for one. */
+const rememberedEpochs = 4_096;
+
 export class TenantService {
   readonly apiKeys: ApiKeys;
   readonly limits: CallerLimits;
   readonly sealer: Sealer;
   readonly #db: Db;
   readonly #salts: Salts;
+  readonly #saltEpochs: Remembered<number>;
 
   constructor(db: Db, secret: ServerSecret) {
     this.#db = db;
     this.#salts = new Salts(secret);
+    this.#saltEpochs = new Remembered(db, rememberedEpochs);
     this.apiKeys = new ApiKeys(db, secret);
     this.limits = new CallerLimits(db);
     this.sealer = new Sealer(secret);
@@ -82,7 +88,7 @@ export class TenantService {
 
   /** As `cacheSalt`; undefined: the tenant is gone, and its KV with it. */
   saltIfAny(tenantId: TenantId, subdivision?: string): CacheSalt | undefined {
-    const saltEpoch = findTenantSaltEpoch(this.#db, tenantId);
+    const saltEpoch = this.#saltEpochs.get(tenantId, () => findTenantSaltEpoch(this.#db, tenantId));
     return saltEpoch === undefined ? undefined : this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
   }
 

@@ -42,6 +42,8 @@ export function textStreamResponse(
   context.header("content-type", framing.contentType);
   context.header("cache-control", "no-cache, no-transform");
   context.header("x-accel-buffering", "no");
+  // Bun adds it to the end of a short stream otherwise, in pieces, each with a system call.
+  context.header("date", new Date().toUTCString());
   const release = context.get("held")?.holdOpen();
   const ended = (): void => {
     release?.();
