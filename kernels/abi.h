@@ -36,6 +36,10 @@
  * row and attends. Rows of different pieces that see the same tokens of the same blocks are packed: a block is
  * loaded once for all of them, each row with its own rotation.
  *
+ * WINDOWS. In a layer that slides (SPG_SLIDES) a row at position p sees the token at position k where 0 <= p - k < window,
+ * on top of what its segments let it see. A token's position is that in the row's own positions: its chain position plus
+ * the segment's offset.
+ *
  * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
  * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
  * one fused-multiply-add chain over ascending dimensions, each output one chain over ascending tokens inside a
@@ -73,7 +77,8 @@ enum spg_status {
   SPG_E_MX8_HEAD = 16,
   SPG_E_MX8_FIXED = 17,
   SPG_E_MATRIX = 18,
-  SPG_E_PRODUCT = 19
+  SPG_E_PRODUCT = 19,
+  SPG_E_WINDOW = 20
 };
 
 /*
@@ -101,15 +106,19 @@ enum spg_form { SPG_B16 = 0, SPG_INT8 = 1 };
 
 /*
  * What becomes of a product. STORE: it is written; ADD: it is added to what is there; GATE: an output is
- * silu(gate) * up, where outputs 0 to 15 of each 32 are gates and the others are their ups.
+ * silu(gate) * up, where outputs 0 to 15 of each 32 are gates and the others are their ups; GATE_GELU: the same with
+ * GELU as tanh approximates it.
  */
-enum spg_finish { SPG_STORE = 0, SPG_ADD = 1, SPG_GATE = 2 };
+enum spg_finish { SPG_STORE = 0, SPG_ADD = 1, SPG_GATE = 2, SPG_GATE_GELU = 3 };
+
+/* What a layer is, as a sum: q and k are rotated; by the second table of frequencies; its window slides. */
+enum spg_layer { SPG_ROTATES = 1, SPG_SECOND_ROPE = 2, SPG_SLIDES = 4 };
 
 typedef struct spg_context spg_context;
 typedef struct spg_matrix spg_matrix;
 typedef struct spg_pool spg_pool;
 
-/* 15 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
+/* 17 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
 typedef struct spg_pool_config {
   int32_t layer_count;
   int32_t block_count;
@@ -122,10 +131,12 @@ typedef struct spg_pool_config {
   int32_t rope_interleaved; /* 0: pairs (i, i + rotary_dim/2) as in Llama and Qwen; 1: pairs (2i, 2i+1) as in GPT-J */
   int32_t max_positions;   /* every chain position is below it */
   int32_t packing;         /* 1: rows of different pieces share loads of blocks all see; 0: never, for comparison */
+  int32_t window;          /* tokens that a row of a layer that slides sees, itself included; 0: no layer slides */
+  int32_t rope_tables;     /* 1 or 2 */
   float softmax_scale;     /* usually 1 / sqrt(head_dim) */
   float rope_factor;       /* multiplies cos and sin (YaRN's attention factor); usually 1 */
   float norm_eps;          /* epsilon of the RMSNorm on q and k heads */
-  float reserved_float;
+  float second_rope_factor; /* of the second table */
 } spg_pool_config;
 
 SPG_API const char *spg_strerror(int32_t status);
@@ -144,11 +155,11 @@ SPG_API int32_t spg_isa_of(const spg_context *context);
 SPG_API int32_t spg_hold_threads(spg_context *context, int32_t held);
 
 /*
- * inverse_frequencies: [rotary_dim / 2] float64; angle of pair i at position n is n * inverse_frequencies[i].
- * rope_layers: [layer_count] 1 where q and k are rotated, 0 where they are left as they are.
+ * inverse_frequencies: [rope_tables][rotary_dim / 2] float64; angle of pair i at position n is n times its frequency.
+ * layers: [layer_count] sums of spg_layer.
  */
 SPG_API int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *inverse_frequencies,
-                              const uint8_t *rope_layers, spg_pool **out);
+                              const uint8_t *layers, spg_pool **out);
 SPG_API void spg_pool_close(spg_pool *pool);
 SPG_API void *spg_pool_data(spg_pool *pool);
 SPG_API int64_t spg_pool_bytes(const spg_pool *pool);
@@ -157,14 +168,15 @@ SPG_API int64_t spg_pool_resident_bytes(const spg_pool *pool);
 
 /*
  * The plan of one step; see Batch for the meaning. positions, slots: [row_count]; piece_rows, piece_segments:
- * [piece_count + 1]; the segment arrays: [segment_count]; block_ids: [block_id_count]. The last segment of a
- * piece must lead to exactly the slots of its rows, and no slot may be written twice.
+ * [piece_count + 1]; the segment arrays: [segment_count]; block_ids: [block_id_count]. segment_positions may be null where
+ * no layer slides. The last segment of a piece must lead to exactly the slots of its rows, and no slot may be written
+ * twice.
  */
 SPG_API int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *slots, int32_t row_count,
                                const int32_t *piece_rows, const int32_t *piece_segments, int32_t piece_count,
                                const int32_t *segment_block_starts, const int32_t *segment_first_tokens,
                                const int32_t *segment_token_counts, const int32_t *segment_offsets,
-                               int32_t segment_count, const int32_t *block_ids, int32_t block_id_count);
+                               const int32_t *segment_positions, int32_t segment_count, const int32_t *block_ids, int32_t block_id_count);
 
 /*
  * Does both halves below in one call. qkv: [row_count][qkv_stride] float32, a row holding q [query_heads][head_dim],
@@ -219,10 +231,21 @@ SPG_API int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t
  * many, without factor and bias) float32, out_stride apart; must not overlap x.
  * parts: of B16, on AMX: how many bfloat16 numbers make up a number of x: 3 hold it exactly, 2 to 16 bits, 1 to 8.
  * Other instruction sets take x as it is. A row's bits depend on that row alone.
+ * x_rows: [row_count] which row of x each is, or NULL: the first ones. out_rows: [row_count] rows of out, rising, or NULL,
+ * and row_factors: [row_count], what a row is multiplied by last, or NULL; both with ADD alone.
  */
 SPG_API int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count, int32_t x_stride,
-                             const float *norm, float norm_eps, int32_t parts, int32_t finish, float factor,
-                             const float *bias, float *out, int32_t out_stride);
+                             const int32_t *x_rows, const float *norm, float norm_eps, int32_t parts, int32_t finish,
+                             float factor, const float *bias, const float *row_factors, float *out, int32_t out_stride,
+                             const int32_t *out_rows);
+
+/*
+ * Norms of rows x: [row_count][width] float32, x_stride apart; norm: [width] weights. STORE: out = factor * RMSNorm(x),
+ * and out may be x; ADD: that is added to out. out: rows that are out_stride apart. A row's bits depend on that row alone.
+ */
+SPG_API int32_t spg_norm_rows(spg_context *context, const float *x, int32_t row_count, int32_t width, int32_t x_stride,
+                              const float *norm, float norm_eps, int32_t finish, float factor, float *out,
+                              int32_t out_stride);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /** The backend that the configuration names, with the model it serves. */
 import type { Backend } from "./backend/backend.ts";
-import { assertHeadFits, type WorkerConfig } from "./config.ts";
-import { type LoadedModel, loadModel } from "./model/load.ts";
+import { assertHeadFits, assertLayersRun, type WorkerConfig } from "./config.ts";
+import { cpuOnlyPart, type LoadedModel, loadModel } from "./model/load.ts";
 
 export interface OpenBackend {
   readonly backend: Backend;
@@ -45,6 +45,7 @@ async function openCuda(config: WorkerConfig, index: number): Promise<OpenBacken
   const mode = modeOf(isMx8 ? mx8NumericMode : numericMode, config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
+  assertLayersRun(config, cpuOnlyPart(model.config));
   const device = await openDevice({ index, headDim: model.config.headDim, kvElement });
   const { kvBytes, hostKvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const options = { kvBytes, hostKvBytes, blockTokens, kvElement, maxRows, maxLogitRows };

@@ -1,7 +1,13 @@
 /** What a start needs, looked at before anything is made: no data folder, no key and no process stays of a start that cannot be. */
 import { programPath } from "../../places/places.ts";
-import { assertHeadFits, parseWorkerConfig, type WorkerConfig, WorkerSettingError } from "../../worker/config.ts";
-import { readModel } from "../../worker/model/load.ts";
+import {
+  assertHeadFits,
+  assertLayersRun,
+  parseWorkerConfig,
+  type WorkerConfig,
+  WorkerSettingError,
+} from "../../worker/config.ts";
+import { cpuOnlyPart, readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
 import { type Config, SettingError } from "../config.ts";
 import { openEmbedding } from "../embedding/embedding-service.ts";
@@ -48,8 +54,11 @@ export function checkModels(config: Config, env: Environment): void {
     const problem = given ? modelFolderProblem(given, kind) : undefined;
     if (problem !== undefined) throw new SettingError(variable, problem);
   }
-  const { headDim } = readModel(config.modelDir).config;
-  lookAtWorkers(config, env, (worker) => assertHeadFits(worker, headDim));
+  const model = readModel(config.modelDir).config;
+  lookAtWorkers(config, env, (worker) => {
+    assertHeadFits(worker, model.headDim);
+    assertLayersRun(worker, cpuOnlyPart(model));
+  });
 }
 
 /** Asks the driver for the devices that the workers will take. @throws Error in one sentence for the operator */

@@ -49,15 +49,27 @@ bool choose_kernels(int32_t isa, spg_context &context) {
 void prepare(spg_pool &pool) {
   const StepView &step = pool.step.view;
   plan_step(pool.view, pool.context->threads->size(), pool.step);
-  pool.partials.reserve(pool.step.partialFloats);
+  pool.partials.reserve(std::max(pool.step.list.partialFloats, pool.step.slidingList.partialFloats));
   for (int piece = 0; piece < step.pieces; piece++) {
     for (int row = step.pieceRows[piece]; row < step.pieceRows[piece + 1]; row++) {
-      pool.rope->ensure(step.positions[row]);
-      for (int s = step.pieceSegments[piece]; s < step.pieceSegments[piece + 1]; s++) {
-        pool.rope->ensure(step.positions[row] - step.segmentOffsets[s]);
+      for (const std::unique_ptr<RopeTable> &rope : pool.ropes) {
+        if (!rope) continue;
+        rope->ensure(step.positions[row]);
+        for (int s = step.pieceSegments[piece]; s < step.pieceSegments[piece + 1]; s++) {
+          rope->ensure(step.positions[row] - step.segmentOffsets[s]);
+        }
       }
     }
   }
+}
+
+bool layers_fit(const spg_pool_config &config, const uint8_t *layers) {
+  for (int i = 0; i < config.layer_count; i++) {
+    if (layers[i] > (SPG_ROTATES | SPG_SECOND_ROPE | SPG_SLIDES)) return false;
+    if ((layers[i] & SPG_SECOND_ROPE) && config.rope_tables < 2) return false;
+    if ((layers[i] & SPG_SLIDES) && config.window < 1) return false;
+  }
+  return true;
 }
 
 int32_t check_layer(const spg_pool *pool, int32_t layer, const float *qkv, int32_t stride) {
@@ -93,6 +105,7 @@ const char *spg_strerror(int32_t status) {
     case SPG_E_MX8_HEAD: return "KV in mx8 needs a head size that is a multiple of 32";
     case SPG_E_MX8_FIXED: return "KV in mx8 stays where it is: tokens are neither copied nor compared";
     case SPG_E_MATRIX: return "a matrix's outputs, inputs or parts are out of range, or rows do not fit in";
+    case SPG_E_WINDOW: return "a layer slides, and segments have no positions";
     case SPG_E_PRODUCT: return "a product's rows, strides, parts or finish are out of range";
     default: return "unknown status";
   }
@@ -129,13 +142,15 @@ int32_t spg_hold_threads(spg_context *context, int32_t held) {
 }
 
 int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *frequencies,
-                      const uint8_t *rope_layers, spg_pool **out) {
-  if (!context || !config || !rope_layers || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;
+                      const uint8_t *layers, spg_pool **out) {
+  if (!context || !config || !layers || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;
   PoolView view;
   size_t bytes;
   const int32_t status = make_view(*config, view, bytes);
   if (status != SPG_OK) return status;
-  for (int i = 0; i < view.rotaryDim / 2; i++) {
+  if (!layers_fit(*config, layers)) return SPG_E_SHAPE;
+  const int half = view.rotaryDim / 2, tables = config->rope_tables;
+  for (int i = 0; i < tables * half; i++) {
     if (!isfinite(frequencies[i])) return SPG_E_SHAPE;
   }
   try {
@@ -145,13 +160,18 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
     pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
     pool->bytes = bytes;
     if (!pool->view.data) return SPG_E_MEMORY;
-    pool->inverseFrequencies.assign(frequencies, frequencies + view.rotaryDim / 2);
-    pool->view.inverseFrequencies = pool->inverseFrequencies.data();
-    pool->ropeLayers.assign(rope_layers, rope_layers + view.layers);
-    pool->view.ropeLayers = pool->ropeLayers.data();
+    pool->inverseFrequencies.assign(frequencies, frequencies + tables * half);
+    pool->layerKinds.assign(layers, layers + view.layers);
+    pool->view.layerKinds = pool->layerKinds.data();
+    for (int table = 0; table < tables; table++) {
+      const double *own = pool->inverseFrequencies.data() + table * half;
+      pool->view.inverseFrequencies[table] = own;
+      if (!context->kernels) continue;
+      pool->ropes[table] =
+          std::make_unique<RopeTable>(own, view.rotaryDim, view.ropeFactors[table], view.maxPositions);
+      pool->view.ropeOrigins[table] = pool->ropes[table]->origin();
+    }
     if (context->kernels) {
-      pool->rope = std::make_unique<RopeTable>(frequencies, view.rotaryDim, view.ropeFactor, view.maxPositions);
-      pool->view.ropeOrigin = pool->rope->origin();
       pool->scratchFloats = (context->kernels->scratchFloats(view) + 15) / 16 * 16;
       pool->scratch.reserve(pool->scratchFloats * context->threads->size());
     }
@@ -181,12 +201,13 @@ int64_t spg_pool_resident_bytes(const spg_pool *pool) {
 int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *slots, int32_t row_count,
                        const int32_t *piece_rows, const int32_t *piece_segments, int32_t piece_count,
                        const int32_t *segment_block_starts, const int32_t *segment_first_tokens,
-                       const int32_t *segment_token_counts, const int32_t *segment_offsets, int32_t segment_count,
-                       const int32_t *block_ids, int32_t block_id_count) {
+                       const int32_t *segment_token_counts, const int32_t *segment_offsets,
+                       const int32_t *segment_positions, int32_t segment_count, const int32_t *block_ids,
+                       int32_t block_id_count) {
   if (!pool) return SPG_E_NULL;
   const StepArguments plan{positions, slots, row_count, piece_rows, piece_segments, piece_count, segment_block_starts,
-                           segment_first_tokens, segment_token_counts, segment_offsets, segment_count, block_ids,
-                           block_id_count};
+                           segment_first_tokens, segment_token_counts, segment_offsets, segment_positions,
+                           segment_count, block_ids, block_id_count};
   pool->step.ready = false;
   try {
     const int32_t status = check_step(plan, pool->view, pool->step);

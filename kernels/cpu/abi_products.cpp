@@ -57,19 +57,36 @@ int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t type, i
   return SPG_OK;
 }
 
-int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count, int32_t x_stride, const float *norm,
-                     float norm_eps, int32_t parts, int32_t finish, float factor, const float *bias, float *out,
-                     int32_t out_stride) {
+int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count, int32_t x_stride,
+                     const int32_t *x_rows, const float *norm, float norm_eps, int32_t parts, int32_t finish,
+                     float factor, const float *bias, const float *row_factors, float *out, int32_t out_stride,
+                     const int32_t *out_rows) {
   if (!matrix || !x || !out) return SPG_E_NULL;
   const MatrixView &view = matrix->view;
-  const bool gates = finish == SPG_GATE;
+  const bool gates = is_gate(finish);
   if (row_count < 1 || row_count > kMostRows || x_stride < view.inputs || parts < 1 || parts > 3) return SPG_E_PRODUCT;
-  if (finish < SPG_STORE || finish > SPG_GATE || !isfinite(factor)) return SPG_E_PRODUCT;
+  if (finish < SPG_STORE || finish > SPG_GATE_GELU || !isfinite(factor)) return SPG_E_PRODUCT;
   if (gates && (view.outputs % kPairOutputs != 0 || factor != 1 || bias)) return SPG_E_PRODUCT;
   if (out_stride < (gates ? view.outputs / 2 : view.outputs)) return SPG_E_PRODUCT;
-  const PlainRows plain{x, static_cast<size_t>(x_stride), norm, norm_eps};
-  const ProductCall call{finish, out, static_cast<size_t>(out_stride), bias, factor};
+  if ((out_rows || row_factors) && finish != SPG_ADD) return SPG_E_PRODUCT;
+  for (int32_t i = 0; i < row_count; i++) {
+    if (x_rows && (x_rows[i] < 0 || x_rows[i] >= kMostRows)) return SPG_E_PRODUCT;
+    if (out_rows && (out_rows[i] < (i > 0 ? out_rows[i - 1] + 1 : 0) || out_rows[i] >= kMostRows)) return SPG_E_PRODUCT;
+  }
+  const PlainRows plain{x, static_cast<size_t>(x_stride), x_rows, norm, norm_eps};
+  const ProductCall call{finish, out, static_cast<size_t>(out_stride), bias, factor, out_rows, row_factors};
   return run_product(*matrix->context, view, plain, row_count, parts, call);
+}
+
+int32_t spg_norm_rows(spg_context *context, const float *x, int32_t row_count, int32_t width, int32_t x_stride,
+                      const float *norm, float norm_eps, int32_t finish, float factor, float *out,
+                      int32_t out_stride) {
+  if (!context || !x || !norm || !out) return SPG_E_NULL;
+  if (row_count < 1 || row_count > kMostRows || width < 1 || x_stride < width || out_stride < width) return SPG_E_PRODUCT;
+  if ((finish != SPG_STORE && finish != SPG_ADD) || !isfinite(factor)) return SPG_E_PRODUCT;
+  const PlainRows rows{x, static_cast<size_t>(x_stride), nullptr, norm, norm_eps};
+  run_norm(*context, {rows, width, finish == SPG_ADD, factor, out, static_cast<size_t>(out_stride)}, row_count);
+  return SPG_OK;
 }
 
 }

@@ -55,15 +55,30 @@ Scratch lay_out(const PoolView &pool, float *memory) {
 
 /* The part of a section that queries of `rowCount` rows see. */
 struct Window {
-  int firstToken, firstPanel;
+  int firstToken, firstPanel; /* of what any row sees */
   int endToken; /* end of what the last row sees */
   int causal;   /* 1: each row before the last sees one token fewer */
   int rowCount, group;
+  /* Where rows see parts of their own: [rowCount] their positions, and of whom; else null. */
+  const int32_t *positions;
+  const StepView *step;
+  const Section *section;
 };
 
-inline Window window_of(const PoolView &pool, const Section &section, int rowCount, int rowsAfter) {
-  const int end = section.endToken - (section.causal ? rowsAfter : 0);
-  return {section.firstToken, section.firstToken / kPanelTokens, end, section.causal, rowCount, pool.group};
+/* rowCount: of a tile, or of all tiles of a pack, which see all of the section. */
+inline Window window_of(const PoolView &pool, const StepView &step, const Section &section, const Tile &tile,
+                        int rowCount) {
+  const int end = section.endToken - (section.causal ? tile.rowsAfter : 0);
+  const int first = spg::first_token_seen(step, section, tile.leastPosition);
+  const bool parts = spg::first_token_seen(step, section, tile.greatestPosition) > section.firstToken;
+  const int32_t *positions = parts ? step.positions + tile.firstRow : nullptr;
+  return {first, first / kPanelTokens, end, section.causal, rowCount, pool.group, positions, &step, &section};
+}
+
+/* The first token that query i sees. */
+inline int query_first(const Window &window, int i) {
+  if (!window.positions) return window.firstToken;
+  return spg::first_token_seen(*window.step, *window.section, window.positions[i / window.group]);
 }
 
 /* The end of the tokens that query i sees. */
@@ -190,7 +205,7 @@ void attend_section(const PoolView &pool, const Window &window, const Panels<T> 
     const int end = micro_end(m), first = m * kMicroQueries;
     if (end <= window.firstToken) continue;
     for (int r = first; r < first + micro_rows(m); r++) {
-      soften(scratch.scores + r * kScoreStride, window.firstPanel, panels_of(end), window.firstToken,
+      soften(scratch.scores + r * kScoreStride, window.firstPanel, panels_of(end), query_first(window, r),
              query_end(window, r), scratch.section.maximum + r, scratch.section.sum + r);
     }
     const Ahead ahead{panels.valuesAhead, m, micros};

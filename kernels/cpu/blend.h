@@ -32,7 +32,7 @@ void copy_tokens(const PoolView &pool, const TokenCopies &copies, const float *c
                  int kvHead) {
   for (int i = 0; i < copies.count; i++) {
     const int source = copies.sourceSlots[i], target = copies.targetSlots[i];
-    const float *rotation = pool.ropeLayers[layer] ? rotations[i] : nullptr;
+    const float *rotation = spg::rotates(pool, layer) ? rotations[i] : nullptr;
     const unsigned char *from = spg::head_data(pool, layer, source / pool.blockTokens, kvHead);
     unsigned char *to = spg::head_data(pool, layer, target / pool.blockTokens, kvHead);
     const int fromOffset = source % pool.blockTokens, toOffset = target % pool.blockTokens;

@@ -67,7 +67,8 @@ inline void rotate_head(const PoolView &pool, const float *x, const float *row, 
 
 /* The table of rotations; nullptr in a layer without RoPE. */
 inline const float *rope_row(const PoolView &pool, int layer, int position) {
-  return pool.ropeLayers[layer] ? pool.ropeOrigin + static_cast<ptrdiff_t>(position) * pool.rotaryDim : nullptr;
+  if (!spg::rotates(pool, layer)) return nullptr;
+  return pool.ropeOrigins[spg::rope_table(pool, layer)] + static_cast<ptrdiff_t>(position) * pool.rotaryDim;
 }
 
 template <class T>

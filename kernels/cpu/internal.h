@@ -38,17 +38,32 @@ struct PoolView {
   int rotaryDim, interleaved, maxPositions;
   int elementBytes; /* 4: float32, 2: float16, 1: mx8 */
   int packing;      /* 0: no item has members of several pieces */
-  float softmaxScale, ropeFactor, normEps;
+  int window;       /* 0: no layer slides */
+  float softmaxScale, ropeFactors[2], normEps;
   unsigned char *data;
   size_t headBytes;  /* K and V of one head in one block */
   size_t blockBytes; /* kvHeads * headBytes */
   size_t layerBytes; /* blocks * blockBytes */
-  const double *inverseFrequencies;
-  /* Row of position 0 of the cos/sin table: [rotaryDim / 2] cosines, then sines, both times ropeFactor. */
-  const float *ropeOrigin;
-  /* [layers] 0 where q and k are not rotated. */
-  const uint8_t *ropeLayers;
+  /* Of each table. */
+  const double *inverseFrequencies[2];
+  /* Row of position 0 of each cos/sin table: [rotaryDim / 2] cosines, then sines, both times its ropeFactor. */
+  const float *ropeOrigins[2];
+  /* [layers] sums of spg_layer. */
+  const uint8_t *layerKinds;
 };
+
+static inline bool rotates(const PoolView &pool, int layer) {
+  return (pool.layerKinds[layer] & SPG_ROTATES) != 0;
+}
+
+/* The table by which a layer's q and k are rotated. */
+static inline int rope_table(const PoolView &pool, int layer) {
+  return pool.layerKinds[layer] & SPG_SECOND_ROPE ? 1 : 0;
+}
+
+static inline bool slides(const PoolView &pool, int layer) {
+  return (pool.layerKinds[layer] & SPG_SLIDES) != 0;
+}
 
 /* Up to kSectionTokens tokens of one segment, aligned to the segment's first block. */
 struct Section {
@@ -58,6 +73,7 @@ struct Section {
   int offset;     /* the segment's Δ */
   int causal;     /* 1: row r of R sees R - 1 - r tokens fewer than the last row (never below zero in all) */
   int segment;
+  int position;   /* of the section's token 0, in the positions of the piece's rows */
 };
 
 /*
@@ -65,6 +81,8 @@ struct Section {
  */
 struct Tile {
   int firstRow, rowCount, rowsAfter;
+  /* The least and the greatest position of its rows. */
+  int leastPosition, greatestPosition;
   int firstSection, sectionCount;
   int itemCount;
   /* If the tile has several items: where the partial results of KV head 0 begin, and the index of its counter. */
@@ -87,8 +105,12 @@ struct Item {
 
 struct StepView {
   int rows, pieces, segments;
+  /* Tokens that a row sees, itself included; 0: all that its segments let it see. */
+  int window;
   const int32_t *positions, *slots, *pieceRows, *pieceSegments;
   const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *blockIds;
+  /* Null where no layer slides. */
+  const int32_t *segmentPositions;
   const Section *sections;
   const Tile *tiles;
   const Member *members;
@@ -114,6 +136,13 @@ static inline size_t key_scales_at(const PoolView &pool, int token) {
 static inline size_t value_scales_at(const PoolView &pool, int token) {
   const size_t groups = pool.headDim / kMx8Group;
   return static_cast<size_t>(2) * pool.headDim * pool.blockTokens + groups * (pool.blockTokens + token);
+}
+
+/* The first token of a section that a row at `position` sees; at or behind the section's end: it sees none. */
+static inline int first_token_seen(const StepView &step, const Section &section, int position) {
+  if (step.window == 0) return section.firstToken;
+  const int first = position - step.window + 1 - section.position;
+  return first > section.firstToken ? first : section.firstToken;
 }
 
 /* How many rows of a piece one tile takes, and how many query vectors that makes. */

@@ -126,7 +126,7 @@ void run_section(const Task &task, const Section &section, const Section *next, 
 void merge_section(const Task &task, const Window &window, const Softmax &section) {
   const int padded = spg::padded_dim(task.pool);
   for (int i = 0; i < query_count(window); i++) {
-    if (query_end(window, i) <= window.firstToken) continue;
+    if (query_end(window, i) <= query_first(window, i)) continue;
     merge(query_at(task.scratch.running, i, padded), query_at(section, i, padded), padded);
   }
 }
@@ -174,7 +174,7 @@ void finish_tile(const Task &task, const Tile &tile, const spg::SharedState &sha
   clear(task.scratch.running, tile.rowCount * task.pool.group, spg::padded_dim(task.pool));
   for (int c = 0; c < tile.sectionCount; c++) {
     const Section &section = task.step.sections[tile.firstSection + c];
-    const Window window = window_of(task.pool, section, tile.rowCount, tile.rowsAfter);
+    const Window window = window_of(task.pool, task.step, section, tile, tile.rowCount);
     merge_section(task, window, partial_at(task, tile, shared, c));
   }
   write_out(task, tile);
@@ -190,7 +190,7 @@ void attend_task(const PoolView &pool, const StepView &step, const LayerCall &ca
   for (int c = 0; c < item.sectionCount; c++) {
     const int rows = ready_queries(task, c);
     const Section &section = task.section(0, c);
-    const Window window = window_of(pool, section, rows, tile.rowsAfter);
+    const Window window = window_of(pool, step, section, tile, rows);
     run_section(task, section, c + 1 < item.sectionCount ? &section + 1 : nullptr, window);
     whole ? merge_section(task, window, task.scratch.section) : keep_partials(task, shared, c);
   }

@@ -18,6 +18,7 @@ constexpr int kSerialFloats = 65536;
 
 struct Job {
   spg_pool &pool;
+  const StepView &view;
   const LayerCall &call;
   SharedState shared;
 };
@@ -32,7 +33,7 @@ void write_task(void *argument, int task, int) {
 void attend_task(void *argument, int task, int thread) {
   const Job &job = *static_cast<const Job *>(argument);
   float *scratch = job.pool.scratch.data() + thread * job.pool.scratchFloats;
-  job.pool.context->kernels->attendTask(job.pool.view, job.pool.step.view, job.call, job.shared, task, scratch);
+  job.pool.context->kernels->attendTask(job.pool.view, job.view, job.call, job.shared, task, scratch);
 }
 
 void deviate_task(void *argument, int task, int) {
@@ -45,14 +46,17 @@ void deviate_task(void *argument, int task, int) {
 struct CopyJob {
   const spg_pool &pool;
   const TokenCopies &copies;
-  const float *const *rotations;
+  /* By each table. */
+  std::vector<const float *> rotations[2];
 };
 
 /* task = layer * kvHeads + kvHead */
 void copy_task(void *argument, int task, int) {
   const CopyJob &job = *static_cast<const CopyJob *>(argument);
   const PoolView &view = job.pool.view;
-  job.pool.context->kernels->copyTokens(view, job.copies, job.rotations, task / view.kvHeads, task % view.kvHeads);
+  const int layer = task / view.kvHeads;
+  const float *const *rotations = job.rotations[rope_table(view, layer)].data();
+  job.pool.context->kernels->copyTokens(view, job.copies, rotations, layer, task % view.kvHeads);
 }
 
 void run_tasks(const spg_pool &pool, void *job, int count, bool serial, TaskBody body) {
@@ -75,14 +79,14 @@ bool is_small(const PoolView &view, int64_t heads) {
 
 void run_write_kv(spg_pool &pool, const LayerCall &call) {
   if (!pool.context->kernels) return reference::write_kv(pool.view, pool.step.view, call);
-  Job job{pool, call, {}};
+  Job job{pool, pool.step.view, call, {}};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, write_task);
 }
 
 void run_deviations(spg_pool &pool, const LayerCall &call) {
   if (!pool.context->kernels) return reference::deviations(pool.view, pool.step.view, call);
-  Job job{pool, call, {}};
+  Job job{pool, pool.step.view, call, {}};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
 }
@@ -92,25 +96,29 @@ void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
   if (!pool.context->kernels) return reference::copy_tokens(pool.view, copies);
   const int half = pool.view.rotaryDim / 2;
   std::deque<std::vector<float>> rows;
-  std::vector<const float *> rotations(copies.count);
+  CopyJob job{pool, copies, {}};
   double rotation[kMaxHeadDim];
-  for (int i = 0; i < copies.count; i++) {
-    if (i == 0 || copies.deltas[i] != copies.deltas[i - 1]) {
-      fill_rotation(pool.view.inverseFrequencies, half, copies.deltas[i], 1, rotation);
-      rows.emplace_back(rotation, rotation + 2 * half);
+  for (int table = 0; table < 2 && pool.ropes[table]; table++) {
+    job.rotations[table].resize(copies.count);
+    for (int i = 0; i < copies.count; i++) {
+      if (i == 0 || copies.deltas[i] != copies.deltas[i - 1]) {
+        fill_rotation(pool.view.inverseFrequencies[table], half, copies.deltas[i], 1, rotation);
+        rows.emplace_back(rotation, rotation + 2 * half);
+      }
+      job.rotations[table][i] = rows.back().data();
     }
-    rotations[i] = rows.back().data();
   }
-  CopyJob job{pool, copies, rotations.data()};
   const int tasks = pool.view.layers * pool.view.kvHeads;
   run_tasks(pool, &job, tasks, is_small(pool.view, static_cast<int64_t>(copies.count) * tasks), copy_task);
 }
 
 void run_attend(spg_pool &pool, const LayerCall &call) {
   if (!pool.context->kernels) return reference::attend(pool.view, pool.step.view, call);
-  Job job{pool, call, {pool.partials.data(), pool.step.pending.data()}};
-  const int tasks = pool.step.view.itemCount * pool.view.kvHeads;
-  run_tasks(pool, &job, tasks, pool.step.costNs < kSerialNs, attend_task);
+  const bool isSliding = slides(pool.view, call.layer);
+  const StepView &view = isSliding ? pool.step.slidingView : pool.step.view;
+  WorkList &list = isSliding ? pool.step.slidingList : pool.step.list;
+  Job job{pool, view, call, {pool.partials.data(), list.pending.data()}};
+  run_tasks(pool, &job, view.itemCount * pool.view.kvHeads, list.costNs < kSerialNs, attend_task);
 }
 
 }

@@ -35,6 +35,8 @@ void fill_matrix(spg_matrix &matrix, const MatrixRows &rows);
 /* The rows of one product, and the product itself, on the threads of a context. */
 int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,
                     const ProductCall &call);
+/* Norms of rows, on the threads of a context. */
+void run_norm(spg_context &context, const NormCall &call, int rows);
 
 }
 

@@ -30,73 +30,86 @@ constexpr double kSmallestItemNs = 10000;
 
 class Planner {
  public:
-  Planner(const PoolView &pool, int threads, Step &step) : pool_(pool), threads_(threads), step_(step) {}
+  Planner(const PoolView &pool, int threads, const StepView &view, WorkList &list)
+      : pool_(pool), threads_(threads), view_(view), list_(list) {}
 
   void plan() {
-    for (int piece = 0; piece < step_.view.pieces; piece++) add_piece(piece);
-    step_.costNs = 0;
-    for (int tile = 0; tile < tile_count(); tile++) step_.costNs += tile_ns(tile) * pool_.kvHeads;
+    for (int piece = 0; piece < view_.pieces; piece++) add_piece(piece);
+    list_.costNs = 0;
+    for (int tile = 0; tile < tile_count(); tile++) list_.costNs += tile_ns(tile) * pool_.kvHeads;
     /* With four items or more for each thread, little time is lost waiting at the end. */
-    const double share = step_.costNs / (4 * threads_);
-    targetNs_ = threads_ == 1 ? step_.costNs * 2 : std::max(share, kSmallestItemNs);
+    const double share = list_.costNs / (4 * threads_);
+    targetNs_ = threads_ == 1 ? list_.costNs * 2 : std::max(share, kSmallestItemNs);
     add_packs();
     for (int tile = 0; tile < tile_count(); tile++) add_own_items(tile);
-    for (Tile &tile : step_.tiles) place_partials(tile);
+    for (Tile &tile : list_.tiles) place_partials(tile);
   }
 
  private:
-  int tile_count() const { return static_cast<int>(step_.tiles.size()); }
+  int tile_count() const { return static_cast<int>(list_.tiles.size()); }
 
-  static int seen_tokens(const Section &section, int rowsAfter) {
-    return std::min(section.endToken - (section.causal ? rowsAfter : 0), kSectionTokens) - section.firstToken;
+  /* How many tokens of a section any row of a tile sees; 0 or less: none. */
+  int seen_tokens(const Section &section, const Tile &tile) const {
+    const int end = std::min(section.endToken - (section.causal ? tile.rowsAfter : 0), kSectionTokens);
+    return end - first_token_seen(view_, section, tile.leastPosition);
   }
 
-  double section_ns(const Section &section, int rowsAfter, int queries) const {
-    const double tokens = seen_tokens(section, rowsAfter);
+  double section_ns(const Section &section, const Tile &tile, int queries) const {
+    const double tokens = std::max(0, seen_tokens(section, tile));
     const double loadNs = kByteNs * 2 * pool_.headDim * pool_.elementBytes;
     const double computeNs = kQueryNs * queries * pool_.headDim / 64;
     return tokens * std::max(loadNs, computeNs) + queries * kSectionQueryNs;
   }
 
   double tile_ns(int index) const {
-    const Tile &tile = step_.tiles[index];
+    const Tile &tile = list_.tiles[index];
     double ns = 0;
     for (int c = 0; c < tile.sectionCount; c++) {
-      ns += section_ns(step_.sections[tile.firstSection + c], tile.rowsAfter, tile.rowCount * pool_.group);
+      const Section &section = list_.sections[tile.firstSection + c];
+      if (seen_tokens(section, tile) > 0) ns += section_ns(section, tile, tile.rowCount * pool_.group);
     }
     return ns;
   }
 
   void add_sections(int segment, bool causal) {
-    const StepView &view = step_.view;
-    step_.segmentSections.push_back(static_cast<int>(step_.sections.size()));
+    const StepView &view = view_;
+    list_.segmentSections.push_back(static_cast<int>(list_.sections.size()));
     if (view.segmentTokenCounts[segment] == 0) return;
     const int first = view.segmentFirstTokens[segment], end = first + view.segmentTokenCounts[segment];
+    const int position = view.window > 0 ? view.segmentPositions[segment] : 0;
+    const int origin = position + view.segmentOffsets[segment] - first;
     for (int base = 0; base < end; base += kSectionTokens) {
       const int blockStart = view.segmentBlockStarts[segment] + base / pool_.blockTokens;
-      step_.sections.push_back(
-          {blockStart, base == 0 ? first : 0, end - base, view.segmentOffsets[segment], causal, segment});
+      list_.sections.push_back(
+          {blockStart, base == 0 ? first : 0, end - base, view.segmentOffsets[segment], causal, segment, origin + base});
     }
   }
 
   void add_piece(int piece) {
-    const StepView &view = step_.view;
-    const int firstSection = static_cast<int>(step_.sections.size()), endSegment = view.pieceSegments[piece + 1];
+    const StepView &view = view_;
+    const int firstSection = static_cast<int>(list_.sections.size()), endSegment = view.pieceSegments[piece + 1];
     for (int s = view.pieceSegments[piece]; s < endSegment; s++) add_sections(s, s == endSegment - 1);
-    const int sectionCount = static_cast<int>(step_.sections.size()) - firstSection;
+    const int sectionCount = static_cast<int>(list_.sections.size()) - firstSection;
     const int endRow = view.pieceRows[piece + 1], tileRows = tile_rows(pool_);
     for (int row = view.pieceRows[piece]; row < endRow; row += tileRows) {
       const int rowCount = std::min(tileRows, endRow - row);
-      Tile tile{row, rowCount, endRow - row - rowCount, firstSection, sectionCount, 0, 0, 0};
-      while (seen_tokens(step_.sections[firstSection + tile.sectionCount - 1], tile.rowsAfter) <= 0)
-        tile.sectionCount--;
+      const auto [least, greatest] = std::minmax_element(view.positions + row, view.positions + row + rowCount);
+      Tile tile{row, rowCount, endRow - row - rowCount, *least, *greatest, firstSection, sectionCount, 0, 0, 0};
+      while (seen_tokens(list_.sections[firstSection + tile.sectionCount - 1], tile) <= 0) tile.sectionCount--;
       /* Only pieces of one small tile gain from being packed. */
       const bool small = rowCount == endRow - view.pieceRows[piece] && rowCount * pool_.group * 2 <= kTileQueries;
       for (int s = view.pieceSegments[piece]; small && s + 1 < endSegment; s++) {
-        if (view.segmentTokenCounts[s] > 0) candidates_.push_back({s, tile_count()});
+        if (sees_all_of(s, tile)) candidates_.push_back({s, tile_count()});
       }
-      step_.tiles.push_back(tile);
+      list_.tiles.push_back(tile);
     }
+  }
+
+  /* Whether each row of a tile sees each token of a segment that has any. */
+  bool sees_all_of(int segment, const Tile &tile) const {
+    if (view_.segmentTokenCounts[segment] == 0) return false;
+    const Section &section = list_.sections[list_.segmentSections[segment]];
+    return first_token_seen(view_, section, tile.greatestPosition) <= section.firstToken;
   }
 
   struct Candidate {
@@ -104,18 +117,18 @@ class Planner {
   };
 
   const int32_t *blocks_of(int segment) const {
-    return step_.view.blockIds + step_.view.segmentBlockStarts[segment];
+    return view_.blockIds + view_.segmentBlockStarts[segment];
   }
 
   int blocks_to(int token) const { return (token + pool_.blockTokens - 1) / pool_.blockTokens; }
 
   int end_token(int segment) const {
-    return step_.view.segmentFirstTokens[segment] + step_.view.segmentTokenCounts[segment];
+    return view_.segmentFirstTokens[segment] + view_.segmentTokenCounts[segment];
   }
 
   /* Orders segments so that those that begin with the same blocks are neighbours, the shorter first. */
   bool precedes(const Candidate &a, const Candidate &b) const {
-    const int firstA = step_.view.segmentFirstTokens[a.segment], firstB = step_.view.segmentFirstTokens[b.segment];
+    const int firstA = view_.segmentFirstTokens[a.segment], firstB = view_.segmentFirstTokens[b.segment];
     if (firstA != firstB) return firstA < firstB;
     const int endA = end_token(a.segment), endB = end_token(b.segment);
     const int blocks = blocks_to(std::min(endA, endB));
@@ -126,7 +139,7 @@ class Planner {
 
   /* How many leading sections of two segments consist of the same tokens in the same blocks. */
   int common_sections(int a, int b) const {
-    if (step_.view.segmentFirstTokens[a] != step_.view.segmentFirstTokens[b]) return 0;
+    if (view_.segmentFirstTokens[a] != view_.segmentFirstTokens[b]) return 0;
     const int endA = end_token(a), endB = end_token(b), blocks = kSectionTokens / pool_.blockTokens;
     int count = 0;
     for (int base = 0; base < endA && base < endB; base += kSectionTokens, count++) {
@@ -139,7 +152,7 @@ class Planner {
   }
 
   void add_packs() {
-    step_.sectionPacked.assign(step_.sections.size(), 0);
+    list_.sectionPacked.assign(list_.sections.size(), 0);
     if (tile_count() < 2 || !pool_.packing) return;
     std::sort(candidates_.begin(), candidates_.end(),
               [this](const Candidate &a, const Candidate &b) { return precedes(a, b); });
@@ -172,7 +185,7 @@ class Planner {
     int queries = 0;
     size_t next = start;
     while (next < end) {
-      const int more = step_.tiles[candidates_[next].tile].rowCount * pool_.group;
+      const int more = list_.tiles[candidates_[next].tile].rowCount * pool_.group;
       if (queries + more > tile_queries(pool_)) break;
       queries += more;
       next++;
@@ -180,13 +193,14 @@ class Planner {
     if (next - start < 2) return next;
     for (size_t i = start; i < next; i++) {
       for (int c = section; c < endSection; c++)
-        step_.sectionPacked[step_.segmentSections[candidates_[i].segment] + c] = 1;
+        list_.sectionPacked[list_.segmentSections[candidates_[i].segment] + c] = 1;
     }
-    const int first = step_.segmentSections[candidates_[start].segment];
-    cut(first + section, first + endSection, 0, queries, [&](int from, int count) {
-      step_.items.push_back({static_cast<int>(step_.members.size()), static_cast<int>(next - start), count});
+    const int first = list_.segmentSections[candidates_[start].segment];
+    const Tile whole = list_.tiles[candidates_[start].tile];
+    cut(first + section, first + endSection, whole, queries, [&](int from, int count) {
+      list_.items.push_back({static_cast<int>(list_.members.size()), static_cast<int>(next - start), count});
       for (size_t i = start; i < next; i++) {
-        add_member(candidates_[i].tile, step_.segmentSections[candidates_[i].segment] + from - first);
+        add_member(candidates_[i].tile, list_.segmentSections[candidates_[i].segment] + from - first);
       }
     });
     return next;
@@ -194,10 +208,10 @@ class Planner {
 
   /* Calls emit(first, count) for consecutive runs of the sections [section, end), each of about the target time. */
   template <class Emit>
-  void cut(int section, int end, int rowsAfter, int queries, Emit emit) const {
+  void cut(int section, int end, const Tile &tile, int queries, Emit emit) const {
     double ns = 0;
     for (int first = section; section < end; section++) {
-      ns += section_ns(step_.sections[section], rowsAfter, queries);
+      ns += section_ns(list_.sections[section], tile, queries);
       if (ns < targetNs_ && section + 1 < end) continue;
       emit(first, section + 1 - first);
       first = section + 1;
@@ -206,61 +220,72 @@ class Planner {
   }
 
   void add_member(int tile, int section) {
-    step_.members.push_back({tile, section - step_.tiles[tile].firstSection});
-    step_.tiles[tile].itemCount++;
+    list_.members.push_back({tile, section - list_.tiles[tile].firstSection});
+    list_.tiles[tile].itemCount++;
   }
 
   int section_count(int segment) const { return (end_token(segment) + kSectionTokens - 1) / kSectionTokens; }
 
-  /* Makes items of the sections that no pack has taken. */
+  /* Makes items of the sections that its rows see and no pack has taken. */
   void add_own_items(int index) {
-    const Tile tile = step_.tiles[index];
+    const Tile tile = list_.tiles[index];
     const int end = tile.firstSection + tile.sectionCount;
-    auto packed = [&](int section) { return step_.sectionPacked[section] != 0; };
+    auto skipped = [&](int section) {
+      return list_.sectionPacked[section] != 0 || seen_tokens(list_.sections[section], tile) <= 0;
+    };
     for (int start = tile.firstSection; start < end;) {
       int stop = start;
-      while (stop < end && !packed(stop)) stop++;
-      cut(start, stop, tile.rowsAfter, tile.rowCount * pool_.group, [&](int section, int count) {
-        step_.items.push_back({static_cast<int>(step_.members.size()), 1, count});
+      while (stop < end && !skipped(stop)) stop++;
+      cut(start, stop, tile, tile.rowCount * pool_.group, [&](int section, int count) {
+        list_.items.push_back({static_cast<int>(list_.members.size()), 1, count});
         add_member(index, section);
       });
       start = stop;
-      while (start < end && packed(start)) start++;
+      while (start < end && skipped(start)) start++;
     }
   }
 
   void place_partials(Tile &tile) {
     if (tile.itemCount == 1) return;
-    tile.partialStart = step_.partialFloats;
-    tile.counter = static_cast<int>(step_.pending.size());
-    step_.partialFloats += partial_floats(pool_, tile.rowCount * pool_.group) * tile.sectionCount * pool_.kvHeads;
-    step_.pending.resize(step_.pending.size() + pool_.kvHeads, tile.itemCount);
+    tile.partialStart = list_.partialFloats;
+    tile.counter = static_cast<int>(list_.pending.size());
+    list_.partialFloats += partial_floats(pool_, tile.rowCount * pool_.group) * tile.sectionCount * pool_.kvHeads;
+    list_.pending.resize(list_.pending.size() + pool_.kvHeads, tile.itemCount);
   }
 
   const PoolView &pool_;
   const int threads_;
-  Step &step_;
+  const StepView &view_;
+  WorkList &list_;
   double targetNs_ = 0;
   std::vector<Candidate> candidates_;
 };
 
+void plan_list(const PoolView &pool, int threads, StepView &view, WorkList &list) {
+  list.sections.clear();
+  list.tiles.clear();
+  list.members.clear();
+  list.items.clear();
+  list.segmentSections.clear();
+  list.pending.clear();
+  list.partialFloats = 0;
+  Planner(pool, threads, view, list).plan();
+  view.sections = list.sections.data();
+  view.tiles = list.tiles.data();
+  view.members = list.members.data();
+  view.items = list.items.data();
+  view.itemCount = static_cast<int>(list.items.size());
+}
+
 }
 
 void plan_step(const PoolView &pool, int threads, Step &step) {
-  step.sections.clear();
-  step.tiles.clear();
-  step.members.clear();
-  step.items.clear();
-  step.segmentSections.clear();
-  step.pending.clear();
-  step.partialFloats = 0;
-  Planner(pool, threads, step).plan();
-  StepView &view = step.view;
-  view.sections = step.sections.data();
-  view.tiles = step.tiles.data();
-  view.members = step.members.data();
-  view.items = step.items.data();
-  view.itemCount = static_cast<int>(step.items.size());
+  step.view.window = 0;
+  plan_list(pool, threads, step.view, step.list);
+  if (pool.window == 0) return;
+  step.slidingView = step.view;
+  step.slidingView.window = pool.window;
+  plan_list(pool, threads, step.slidingView, step.slidingList);
 }
 
 }

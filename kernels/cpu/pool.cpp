@@ -20,10 +20,10 @@ bool shape_allowed(const spg_pool_config &c) {
                     in_range(c.rotary_dim, 0, c.head_dim) && c.rotary_dim % 2 == 0;
   const bool counts = in_range(c.layer_count, 1, 1024) && in_range(c.block_count, 1, 1 << 24) &&
                       in_range(c.max_positions, 1, 1 << 24) && in_range(c.rope_interleaved, 0, 1) &&
-                      in_range(c.packing, 0, 1) &&
+                      in_range(c.packing, 0, 1) && in_range(c.window, 0, 1 << 24) && in_range(c.rope_tables, 1, 2) &&
                       static_cast<int64_t>(c.block_count) * c.block_tokens <= 1 << 30;
   const bool factors = isfinite(c.softmax_scale) && c.softmax_scale > 0 && isfinite(c.rope_factor) &&
-                       isfinite(c.norm_eps) && c.norm_eps >= 0;
+                       isfinite(c.second_rope_factor) && isfinite(c.norm_eps) && c.norm_eps >= 0;
   return powerOfTwo && heads && dims && counts && factors;
 }
 
@@ -47,7 +47,9 @@ int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   view.maxPositions = c.max_positions;
   view.elementBytes = c.kv_type == SPG_FLOAT32 ? 4 : c.kv_type == SPG_FLOAT16 ? 2 : 1;
   view.softmaxScale = c.softmax_scale;
-  view.ropeFactor = c.rope_factor;
+  view.window = c.window;
+  view.ropeFactors[0] = c.rope_factor;
+  view.ropeFactors[1] = c.second_rope_factor;
   view.normEps = c.norm_eps;
   view.headBytes = static_cast<size_t>(2) * c.head_dim * c.block_tokens * view.elementBytes;
   if (is_mx8(view)) view.headBytes += view.headBytes / kMx8Group;

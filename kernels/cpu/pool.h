@@ -29,8 +29,9 @@ struct spg_pool {
   spg::PoolView view{};
   size_t bytes = 0;
   std::vector<double> inverseFrequencies;
-  std::vector<uint8_t> ropeLayers;
-  std::unique_ptr<spg::RopeTable> rope;
+  std::vector<uint8_t> layerKinds;
+  /* One table, or two. */
+  std::unique_ptr<spg::RopeTable> ropes[2];
   spg::Step step;
   spg::FloatBuffer partials;
   /* For each thread one stretch of scratchFloats floats. */

@@ -20,6 +20,21 @@ constexpr double kSerialProducts = 1000000, kSerialProductsHeld = 300000;
 /* How many tasks each thread should find when rows are few. */
 constexpr int kTasksPerThread = 4;
 
+/* Rows of a norm that one task takes, and how many numbers are done at once. */
+constexpr int kNormRows = 16, kSerialNormNumbers = 65536;
+
+struct NormJob {
+  const ProductTable &kernels;
+  const NormCall &call;
+  int rows;
+};
+
+void norm_task(void *argument, int task, int) {
+  const NormJob &job = *static_cast<const NormJob *>(argument);
+  const int first = task * kNormRows, end = first + kNormRows;
+  job.kernels.normRows(job.call, first, end < job.rows ? end : job.rows);
+}
+
 struct Job {
   const ProductTable &kernels;
   const MatrixView &matrix;
@@ -57,7 +72,8 @@ void whole_task(void *argument, int task, int thread) {
   multiply_task(argument, task, thread);
 }
 
-void run_tasks(spg_context &context, bool serial, int count, TaskBody body, Job &job) {
+template <class Task>
+void run_tasks(spg_context &context, bool serial, int count, TaskBody body, Task &job) {
   if (!serial) return context.threads->run(count, body, &job);
   for (int task = 0; task < count; task++) body(&job, task, 0);
 }
@@ -77,6 +93,12 @@ void deal_out_rows(int threads, Job &job) {
   job.panelsPerTask = divide_up(divide_up(job.panels, turns * threads), 2) * 2;
 }
 
+}
+
+void run_norm(spg_context &context, const NormCall &call, int rows) {
+  NormJob job{*context.products, call, rows};
+  const bool serial = static_cast<int64_t>(rows) * call.width < kSerialNormNumbers;
+  run_tasks(context, serial, divide_up(rows, kNormRows), norm_task, job);
 }
 
 int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,

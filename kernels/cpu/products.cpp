@@ -43,7 +43,7 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
 namespace spg {
 
 const ProductTable *SPG_PRODUCT_TABLE() {
-  static const ProductTable table = {panel_bytes, pack_rows, multiply};
+  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows};
   return &table;
 }
 

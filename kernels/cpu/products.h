@@ -75,6 +75,8 @@ struct PackedRows {
 struct PlainRows {
   const float *data;
   size_t stride;
+  /* Which row of `data` each is, or null: the first ones. */
+  const int32_t *places;
   /* [inputs] weights of an RMSNorm that is applied first, or null. */
   const float *norm;
   float normEps;
@@ -88,11 +90,36 @@ struct ProductCall {
   /* out = finish(factor * product + bias); [outputs], or null. */
   const float *bias;
   float factor;
+  /* Which row of `out` each goes to, or null; what it is multiplied by last, or null. */
+  const int32_t *places;
+  const float *rowFactors;
 };
+
+static inline const float *plain_row(const PlainRows &rows, int row) {
+  return rows.data + static_cast<size_t>(rows.places ? rows.places[row] : row) * rows.stride;
+}
+
+static inline float *out_row(const ProductCall &call, int row) {
+  return call.out + static_cast<size_t>(call.places ? call.places[row] : row) * call.outStride;
+}
+
+static inline bool is_gate(int finish) {
+  return finish == SPG_GATE || finish == SPG_GATE_GELU;
+}
 
 /* Pairs [firstPair, endPair) for row panels [firstPanel, endPanel). */
 struct ProductRange {
   int firstPair, endPair, firstPanel, endPanel;
+};
+
+/* out = factor * RMSNorm of rows of `width` numbers, or added to what is there. `out` may be the rows themselves. */
+struct NormCall {
+  PlainRows rows;
+  int width;
+  bool adds;
+  float factor;
+  float *out;
+  size_t outStride;
 };
 
 /* The kernels of one set of instructions. Tasks may run in any order and on any thread. */
@@ -101,6 +128,8 @@ struct ProductTable {
   void (*packRows)(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed, int panel);
   void (*multiply)(const MatrixView &matrix, const PackedRows &rows, const ProductCall &call,
                    const ProductRange &range);
+  /* Rows [firstRow, endRow). */
+  void (*normRows)(const NormCall &call, int firstRow, int endRow);
 };
 
 const ProductTable *amx_products();

@@ -35,7 +35,7 @@ size_t row_floats(const MatrixView &matrix) {
 
 float normalised(const MatrixView &matrix, const PlainRows &plain, int row, int input, float factor) {
   if (input >= matrix.inputs) return 0;
-  const float x = plain.data[row * plain.stride + input];
+  const float x = plain_row(plain, row)[input];
   return plain.norm ? x * factor * plain.norm[input] : x;
 }
 
@@ -57,17 +57,30 @@ float quantize(const MatrixView &matrix, const PlainRows &plain, int row, int gr
   return !isFinite ? NAN : inverse == 0.0f ? 0.0f : amax / 127.0f;
 }
 
+/* 1 / the root of the mean of the squares of a row's first `count` numbers and epsilon. */
+float norm_factor(const PlainRows &plain, int row, int count) {
+  double squares = 0;
+  for (int i = 0; i < count; i++) {
+    const double x = plain_row(plain, row)[i];
+    squares += x * x;
+  }
+  return static_cast<float>(1 / sqrt(squares / count + plain.normEps));
+}
+
+void norm_rows(const NormCall &call, int firstRow, int endRow) {
+  for (int row = firstRow; row < endRow; row++) {
+    const float factor = norm_factor(call.rows, row, call.width) * call.factor;
+    for (int i = 0; i < call.width; i++) {
+      float &out = call.out[row * call.outStride + i];
+      const float value = plain_row(call.rows, row)[i] * factor * call.rows.norm[i];
+      out = call.adds ? out + value : value;
+    }
+  }
+}
+
 void pack_rows(const MatrixView &matrix, const PlainRows &plain, const PackedRows &packed, int panel) {
   for (int row = panel * kPanelRows; row < (panel + 1) * kPanelRows && row < packed.rows; row++) {
-    float factor = 1;
-    if (plain.norm) {
-      double squares = 0;
-      for (int i = 0; i < matrix.inputs; i++) {
-        const double x = plain.data[row * plain.stride + i];
-        squares += x * x;
-      }
-      factor = static_cast<float>(1 / sqrt(squares / matrix.inputs + plain.normEps));
-    }
+    const float factor = plain.norm ? norm_factor(plain, row, matrix.inputs) : 1.0f;
     const size_t start = row * row_floats(matrix);
     if (matrix.form == SPG_B16) {
       float *out = reinterpret_cast<float *>(packed.data) + start;
@@ -116,18 +129,21 @@ float product(const MatrixView &matrix, const PackedRows &rows, int row, int out
 void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCall &call, const ProductRange &range) {
   const int endRow = range.endPanel * kPanelRows < rows.rows ? range.endPanel * kPanelRows : rows.rows;
   for (int row = range.firstPanel * kPanelRows; row < endRow; row++) {
-    float *out = call.out + row * call.outStride;
+    float *out = out_row(call, row);
     for (int output = range.firstPair * kPairOutputs; output < range.endPair * kPairOutputs; output++) {
       if (output >= matrix.outputs) break;
-      if (call.finish == SPG_GATE) {
+      if (is_gate(call.finish)) {
         if (output % kPairOutputs >= kPanelOutputs) continue;
         const double gate = product(matrix, rows, row, output), up = product(matrix, rows, row, output + kPanelOutputs);
         const int at = output / kPairOutputs * kPanelOutputs + output % kPanelOutputs;
-        if (at < matrix.outputs / 2) out[at] = static_cast<float>(gate / (1 + exp(-gate)) * up);
+        const double cubic = gate + 0.044715 * gate * gate * gate;
+        const double bent = call.finish == SPG_GATE ? gate : 2 * sqrt(2 / M_PI) * cubic;
+        if (at < matrix.outputs / 2) out[at] = static_cast<float>(gate / (1 + exp(-bent)) * up);
         continue;
       }
       const float scaled = product(matrix, rows, row, output) * call.factor;
-      const float value = call.bias ? scaled + call.bias[output] : scaled;
+      const float biased = call.bias ? scaled + call.bias[output] : scaled;
+      const float value = call.rowFactors ? biased * call.rowFactors[row] : biased;
       out[output] = call.finish == SPG_ADD ? out[output] + value : value;
     }
   }
@@ -136,7 +152,7 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
 }
 
 const ProductTable *reference_products() {
-  static const ProductTable table = {panel_bytes, pack_rows, multiply};
+  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows};
   return &table;
 }
 

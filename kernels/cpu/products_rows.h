@@ -10,10 +10,13 @@
 namespace {
 
 using spg::MatrixView;
+using spg::NormCall;
 using spg::PackedRows;
 using spg::PlainRows;
 using spg::ProductCall;
 using spg::ProductRange;
+using spg::out_row;
+using spg::plain_row;
 
 /* Numbers of an int8 row are stored with 128 added where the instructions multiply unsigned numbers by signed ones. */
 #if !defined(__AMX_TILE__) && (defined(__AVX512VNNI__) || defined(__AVXVNNI__))
@@ -33,12 +36,22 @@ inline Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
 inline Vec where_negative(Vec x, Vec b, Vec a) { return _mm256_blendv_ps(a, b, x); }
 #endif
 
-/* x / (1 + e^-x), by e^-|x|, which does not overflow. */
-inline Vec silu(Vec x) {
+/* 1 / (1 + e^-x), by e^-|x|, which does not overflow. */
+inline Vec sigmoid(Vec x) {
   const Vec negative = where_negative(x, x, sub(zero(), x));
   const Vec e = exp2_nonpositive(mul(negative, broadcast(1.44269504088896340736f)));
   const Vec one = broadcast(1.0f);
-  return mul(x, divide(where_negative(x, e, one), add(one, e)));
+  return divide(where_negative(x, e, one), add(one, e));
+}
+
+/* GELU as tanh approximates it: x (1 + tanh(z)) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3), which is x sigmoid(2 z). */
+inline Vec gelu(Vec x) {
+  const Vec cubic = fma(mul(mul(x, x), broadcast(0.044715f)), x, x);
+  return mul(x, sigmoid(mul(cubic, broadcast(1.5957691216057308f))));
+}
+
+inline Vec gated(int finish, Vec gate, Vec up) {
+  return mul(finish == SPG_GATE_GELU ? gelu(gate) : mul(gate, sigmoid(gate)), up);
 }
 
 /* 1 / the root of the mean of the squares of `count` numbers and eps. */
@@ -56,7 +69,7 @@ inline float norm_factor(const float *x, int count, float eps) {
 /* Numbers [from, from + count) of a row times factor and norm; zeros behind the row's end. count: whole vectors. */
 inline void take_inputs(const PlainRows &plain, int row, int inputs, float factor, int from, int count,
                         float *out) {
-  const float *x = plain.data + static_cast<size_t>(row) * plain.stride;
+  const float *x = plain_row(plain, row);
   const int end = from + count < inputs ? from + count : inputs;
   int i = from;
   for (; i + kLanes <= end; i += kLanes, out += kLanes) {
@@ -64,6 +77,24 @@ inline void take_inputs(const PlainRows &plain, int row, int inputs, float facto
   }
   for (; i < end; i++) *out++ = plain.norm ? x[i] * factor * plain.norm[i] : x[i];
   for (; i < from + count; i++) *out++ = 0;
+}
+
+inline void norm_rows(const NormCall &call, int firstRow, int endRow) {
+  const PlainRows &rows = call.rows;
+  for (int row = firstRow; row < endRow; row++) {
+    const float *x = plain_row(rows, row);
+    float *out = call.out + static_cast<size_t>(row) * call.outStride;
+    const float factor = norm_factor(x, call.width, rows.normEps) * call.factor;
+    int i = 0;
+    for (; i + kLanes <= call.width; i += kLanes) {
+      const Vec value = mul(mul(load(x + i), broadcast(factor)), load(rows.norm + i));
+      store(out + i, call.adds ? add(load(out + i), value) : value);
+    }
+    for (; i < call.width; i++) {
+      const float value = x[i] * factor * rows.norm[i];
+      out[i] = call.adds ? out[i] + value : value;
+    }
+  }
 }
 
 #if defined(__AVX512BF16__)
@@ -147,7 +178,7 @@ inline void pack_rows(const MatrixView &matrix, const PlainRows &plain, const Pa
   const int first = panel * spg::kPanelRows;
   const int end = first + spg::kPanelRows < packed.rows ? first + spg::kPanelRows : packed.rows;
   for (int row = first; row < end; row++) {
-    const float *x = plain.data + static_cast<size_t>(row) * plain.stride;
+    const float *x = plain_row(plain, row);
     const float factor = plain.norm ? norm_factor(x, matrix.inputs, plain.normEps) : 1.0f;
     if (matrix.form == SPG_B16) {
       pack_b16_row(matrix, plain, packed, row, factor);
@@ -157,38 +188,43 @@ inline void pack_rows(const MatrixView &matrix, const PlainRows &plain, const Pa
   }
 }
 
-/* factor * sum + bias of outputs [at, at + kLanes). */
-inline Vec scaled(const ProductCall &call, const float *sums, int at) {
+/* factor * sum + bias of outputs [at, at + kLanes) of a row, times the row's factor. */
+inline Vec scaled(const ProductCall &call, int row, const float *sums, int at) {
   const Vec product = mul(load(sums), broadcast(call.factor));
-  return call.bias ? add(product, load(call.bias + at)) : product;
+  const Vec value = call.bias ? add(product, load(call.bias + at)) : product;
+  return call.rowFactors ? mul(value, broadcast(call.rowFactors[row])) : value;
 }
 
-inline float scaled_one(const ProductCall &call, float sum, int at) {
-  return call.bias ? sum * call.factor + call.bias[at] : sum * call.factor;
+inline float scaled_one(const ProductCall &call, int row, float sum, int at) {
+  const float value = call.bias ? sum * call.factor + call.bias[at] : sum * call.factor;
+  return call.rowFactors ? value * call.rowFactors[row] : value;
 }
 
 /* Takes the sums of a pair, [rows][32], to where they belong. */
 inline void finish_rows(const MatrixView &matrix, const ProductCall &call, int pair, int firstRow, int rows,
                         const float *sums) {
-  const bool gates = call.finish == SPG_GATE, adds = call.finish == SPG_ADD;
+  const bool gates = spg::is_gate(call.finish), adds = call.finish == SPG_ADD;
   const int width = gates ? spg::kPanelOutputs : spg::kPairOutputs;
   const int outputs = gates ? matrix.outputs / 2 : matrix.outputs, first = pair * width;
   const int count = outputs - first < width ? outputs - first : width;
   for (int r = 0; r < rows; r++, sums += spg::kPairOutputs) {
-    float *out = call.out + static_cast<size_t>(firstRow + r) * call.outStride + first;
-    float gated[spg::kPanelOutputs];
+    const int row = firstRow + r;
+    float *out = out_row(call, row) + first;
+    float values[spg::kPanelOutputs];
     if (gates) {
-      for (int i = 0; i < width; i += kLanes) store(gated + i, mul(silu(load(sums + i)), load(sums + width + i)));
-      memcpy(out, gated, count * sizeof(float));
+      for (int i = 0; i < width; i += kLanes) {
+        store(values + i, gated(call.finish, load(sums + i), load(sums + width + i)));
+      }
+      memcpy(out, values, count * sizeof(float));
       continue;
     }
     int i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      const Vec value = scaled(call, sums + i, first + i);
+      const Vec value = scaled(call, row, sums + i, first + i);
       store(out + i, adds ? add(load(out + i), value) : value);
     }
     for (; i < count; i++) {
-      const float value = scaled_one(call, sums[i], first + i);
+      const float value = scaled_one(call, row, sums[i], first + i);
       out[i] = adds ? out[i] + value : value;
     }
   }

@@ -128,13 +128,18 @@ Vector normalised(const PoolView &pool, const float *head, const float *weight) 
   return out;
 }
 
+double rope_factor(const PoolView &pool, int layer) {
+  return pool.ropeFactors[rope_table(pool, layer)];
+}
+
 void rotate(const PoolView &pool, int layer, Vector &head, double position, double factor) {
-  if (!pool.ropeLayers[layer]) return;
+  if (!rotates(pool, layer)) return;
+  const double *frequencies = pool.inverseFrequencies[rope_table(pool, layer)];
   const int half = pool.rotaryDim / 2;
   for (int i = 0; i < half; i++) {
     const int a = pool.interleaved ? 2 * i : i;
     const int b = pool.interleaved ? 2 * i + 1 : i + half;
-    const double angle = position * pool.inverseFrequencies[i];
+    const double angle = position * frequencies[i];
     const double c = cos(angle) * factor, s = sin(angle) * factor;
     const double x = head[a], y = head[b];
     head[a] = x * c - y * s;
@@ -153,10 +158,11 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
   for (int s = step.pieceSegments[piece]; s <= lastSegment; s++) {
     Vector rotated = bare;
     const double position = static_cast<double>(step.positions[row]) - step.segmentOffsets[s];
-    rotate(pool, call.layer, rotated, position, pool.ropeFactor);
+    rotate(pool, call.layer, rotated, position, rope_factor(pool, call.layer));
     int seen = step.segmentTokenCounts[s];
     if (s == lastSegment) seen -= step.pieceRows[piece + 1] - 1 - row;
     for (int t = 0; t < seen; t++) {
+      if (slides(pool, call.layer) && position - (step.segmentPositions[s] + t) >= pool.window) continue;
       const int token = step.segmentFirstTokens[s] + t;
       const int block = step.blockIds[step.segmentBlockStarts[s] + token / pool.blockTokens];
       const int slot = block * pool.blockTokens + token % pool.blockTokens;
@@ -188,7 +194,7 @@ void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call)
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
       Vector rotated = normalised(pool, k, call.kNorm);
-      rotate(pool, call.layer, rotated, step.positions[row], pool.ropeFactor);
+      rotate(pool, call.layer, rotated, step.positions[row], rope_factor(pool, call.layer));
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
       store(pool, at, Part::kKey, rotated);
       store(pool, at, Part::kValue, Vector(v, v + pool.headDim));
@@ -225,7 +231,7 @@ void deviations(const PoolView &pool, const StepView &step, const LayerCall &cal
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
       Vector rotated = normalised(pool, k, call.kNorm);
-      rotate(pool, call.layer, rotated, step.positions[row], pool.ropeFactor);
+      rotate(pool, call.layer, rotated, step.positions[row], rope_factor(pool, call.layer));
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
       for (int d = 0; d < pool.headDim; d++) {
         const double inKey = rotated[d] - load(pool, at, Part::kKey, d);

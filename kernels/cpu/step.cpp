@@ -25,6 +25,9 @@ int32_t check_segments(const StepArguments &plan, const PoolView &pool) {
     if (plan.segmentOffsets[s] <= -pool.maxPositions || plan.segmentOffsets[s] >= pool.maxPositions) {
       return SPG_E_POSITION;
     }
+    if (pool.window > 0 && (plan.segmentPositions[s] < 0 || plan.segmentPositions[s] >= pool.maxPositions)) {
+      return SPG_E_POSITION;
+    }
   }
   for (int i = 0; i < plan.blockIdCount; i++) {
     if (plan.blockIds[i] < 0 || plan.blockIds[i] >= pool.blocks) return SPG_E_BLOCK_ID;
@@ -97,6 +100,7 @@ int32_t check_step(const StepArguments &plan, const PoolView &pool, Step &step) 
       !plan.segmentFirstTokens || !plan.segmentTokenCounts || !plan.segmentOffsets || !plan.blockIds) {
     return SPG_E_NULL;
   }
+  if (pool.window > 0 && !plan.segmentPositions) return SPG_E_WINDOW;
   if (plan.rows < 1) return SPG_E_ROWS;
   if (plan.pieces < 1 || plan.pieces > plan.rows || plan.segments < plan.pieces || plan.blockIdCount < 1) {
     return SPG_E_PIECES;
@@ -121,6 +125,8 @@ void copy_step(const StepArguments &plan, Step &step) {
   copy(step.segmentFirstTokens, plan.segmentFirstTokens, plan.segments, view.segmentFirstTokens);
   copy(step.segmentTokenCounts, plan.segmentTokenCounts, plan.segments, view.segmentTokenCounts);
   copy(step.segmentOffsets, plan.segmentOffsets, plan.segments, view.segmentOffsets);
+  view.segmentPositions = nullptr;
+  if (plan.segmentPositions) copy(step.segmentPositions, plan.segmentPositions, plan.segments, view.segmentPositions);
   copy(step.blockIds, plan.blockIds, plan.blockIdCount, view.blockIds);
 }
 

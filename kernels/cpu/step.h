@@ -14,17 +14,14 @@ struct StepArguments {
   int32_t rows;
   const int32_t *pieceRows, *pieceSegments;
   int32_t pieces;
-  const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets;
+  const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *segmentPositions;
   int32_t segments;
   const int32_t *blockIds;
   int32_t blockIdCount;
 };
 
-struct Step {
-  bool ready = false;
-  StepView view{};
-  std::vector<int32_t> positions, slots, pieceRows, pieceSegments;
-  std::vector<int32_t> segmentBlockStarts, segmentFirstTokens, segmentTokenCounts, segmentOffsets, blockIds;
+/* What one layer's attention is made of. */
+struct WorkList {
   std::vector<Section> sections;
   std::vector<Tile> tiles;
   std::vector<Member> members;
@@ -37,6 +34,16 @@ struct Step {
   std::vector<int32_t> pending;
   /* Nanoseconds that one layer's attention would take one thread, by plan.cpp's estimate. */
   double costNs = 0;
+};
+
+struct Step {
+  bool ready = false;
+  /* Of layers that see all, and of those that slide. */
+  StepView view{}, slidingView{};
+  std::vector<int32_t> positions, slots, pieceRows, pieceSegments;
+  std::vector<int32_t> segmentBlockStarts, segmentFirstTokens, segmentTokenCounts, segmentOffsets, segmentPositions;
+  std::vector<int32_t> blockIds;
+  WorkList list, slidingList;
   /* Which step or copy wrote a slot last; so a step in which a slot has two writers is found and refused. */
   std::vector<uint32_t> slotStamps;
   uint32_t stamp = 0;
@@ -50,7 +57,7 @@ uint32_t fresh_stamp(const PoolView &pool, Step &step);
 int32_t check_copies(const TokenCopies &copies, const PoolView &pool, Step &step);
 /* Copies a checked plan. */
 void copy_step(const StepArguments &plan, Step &step);
-/* Makes the work list of a copied plan for this many threads. */
+/* Makes the work lists of a copied plan for this many threads. */
 void plan_step(const PoolView &pool, int threads, Step &step);
 
 }

@@ -55,6 +55,7 @@ describe("nothing is made when the start cannot be", () => {
     writeTinyCrossEncoder(join(root, "two-labels"), { whale: [1] }, { columns: 2 });
     cpSync(writeModelFolder(tinyConfig), join(root, "narrow"), { recursive: true });
     modelFolder("strange", { architectures: ["MambaForCausalLM"] });
+    modelFolder("sliding", { use_sliding_window: true, sliding_window: 64, max_window_layers: 1, layer_types: null });
   });
 
   test.each([
@@ -89,6 +90,10 @@ describe("nothing is made when the start cannot be", () => {
     [
       { SPANGATE_DEVICES: "cuda:0", SPANGATE_KV_TYPE: "float16" },
       /^spangate: SPANGATE_KV_TYPE float16 is for the CPU: cuda:0 holds KV in bfloat16/,
+    ],
+    [
+      { SPANGATE_DEVICES: "cuda:0", SPANGATE_MODEL: "sliding" },
+      /^spangate: SPANGATE_DEVICES the model has a sliding window of 64 tokens, which the CPU alone computes so far; take "cpu"/,
     ],
     [{ SPANGATE_DEVICES: "cuda:77" }, /leave SPANGATE_DEVICES out: the CPU is the default/],
     [{ SPANGATE_KV_TYPE: "int4" }, /^spangate: SPANGATE_KV_TYPE must be "float32" or "float16"/],

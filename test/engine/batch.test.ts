@@ -46,6 +46,7 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     segmentFirstTokens: Int32Array.of(0),
     segmentTokenCounts: Int32Array.of(10),
     segmentOffsets: Int32Array.of(0),
+    segmentPositions: Int32Array.of(0),
     blockIds: Int32Array.of(2, 0, 5),
     logitRows: new Int32Array(0),
   });
@@ -66,6 +67,7 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     segmentFirstTokens: Int32Array.of(0, 1, 0, 0, 1, 0),
     segmentTokenCounts: Int32Array.of(3, 4, 5, 3, 4, 6),
     segmentOffsets: Int32Array.of(0, -2, 0, 0, -2, 0),
+    segmentPositions: Int32Array.of(0, 5, 7, 0, 5, 7),
     blockIds: Int32Array.of(7, 0, 5, 3, 1),
     logitRows: Int32Array.of(4),
   });

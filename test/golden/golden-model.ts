@@ -25,6 +25,16 @@ export const goldenSchema = z.object({
 });
 export type GoldenCase = z.infer<typeof goldenSchema>["cases"][number];
 
+export type SpanPrompt = Pick<Extract<GoldenCase, { kind: "span" }>, "kind" | "system" | "fragments" | "user">;
+type GoldenPrompt = Pick<Extract<GoldenCase, { kind: "causal" }>, "kind" | "ids"> | SpanPrompt;
+
+export interface Answer {
+  /** undefined: none came. */
+  readonly logits: Float32Array | undefined;
+  readonly tokens: readonly number[];
+  readonly cachedTokens: number;
+}
+
 export interface CaseResult {
   readonly ok: boolean;
   readonly maxAbsolute: number;
@@ -92,24 +102,30 @@ export class GoldenModel {
   }
 
   async run(goldenCase: GoldenCase): Promise<CaseResult> {
+    const { logits, tokens, cachedTokens } = await this.answer(goldenCase, goldenCase.greedy.length);
+    return compare(goldenCase, logits, tokens, cachedTokens);
+  }
+
+  /** The logits of the prompt's last token, and the tokens that follow. */
+  async answer(goldenCase: GoldenPrompt, tokenCount: number): Promise<Answer> {
     const requestId = `golden-${this.#requestCount++}`;
     const plan = goldenCase.kind === "causal" ? this.#plan([], [], goldenCase.ids) : this.#spanPlan(goldenCase);
     this.#backend.firstLogits = undefined;
     this.#messages.length = 0;
-    this.#engine.submit({ type: "submit", requestId, plan, params: greedy(goldenCase.greedy.length), reuse: true });
+    this.#engine.submit({ type: "submit", requestId, plan, params: greedy(tokenCount), reuse: true });
     while (await this.#engine.step());
     const failure = this.#messages.find((message) => message.type === "failed");
     if (failure) throw new Error(failure.message);
     const tokens = this.#messages.flatMap((message) => (message.type === "tokens" ? message.tokenIds : []));
     const finished = this.#messages.find((message) => message.type === "finished");
-    return compare(goldenCase, this.#backend.firstLogits, tokens, finished?.usage.cachedTokens ?? 0);
+    return { logits: this.#backend.firstLogits, tokens, cachedTokens: finished?.usage.cachedTokens ?? 0 };
   }
 
   async dispose(): Promise<void> {
     await this.#backend.dispose();
   }
 
-  #spanPlan(goldenCase: Extract<GoldenCase, { kind: "span" }>): TokenPlan {
+  #spanPlan(goldenCase: SpanPrompt): TokenPlan {
     return this.#plan(goldenCase.system, goldenCase.fragments, goldenCase.user);
   }
 

@@ -17,7 +17,7 @@ interface Projection {
 function configOf(partialRotaryFactor: number): ModelConfig {
   const raw = { ...tinyConfig, partial_rotary_factor: partialRotaryFactor, rope_parameters: { rope_theta: 500 } };
   const glm = parseModelConfig({ ...raw, architectures: ["GlmForCausalLM"] }, "config.json");
-  return { ...glm, qkNorm: true, fusedGateUp: false };
+  return { ...glm, qkNorm: "head", fusedGateUp: false };
 }
 
 /** RoFormer, equation 16: x[2i] + j x[2i + 1] times e^(j position theta^(-2i / d)); the rest of the head stays. */

@@ -8,4 +8,7 @@ test("context whose attention costs as much as the products of a layer, counted 
   const mlp = 3 * 12 * 30;
   const ofOneToken = 4 * (5 + 5);
   expect(rowCostTokens(shape)).toBe((query + key + value + output + mlp) / ofOneToken);
+  const experts = { perToken: 2, ffnSize: 7 };
+  const products = query + key + value + output + 2 * 3 * 12 * 7;
+  expect(rowCostTokens({ ...shape, experts })).toBe(products / ofOneToken);
 });

@@ -98,6 +98,13 @@ function worst(actual: Float32Array, expected: ArrayLike<number>, sizes: ArrayLi
   }, 0);
 }
 
+/** Hendrycks and Gimpel 2016, "Gaussian error linear units": the form with tanh. */
+const gelu = (x: number): number => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+const gates = [
+  { finish: "gate", activation: (x: number) => x / (1 + Math.exp(-x)) },
+  { finish: "gateGelu", activation: gelu },
+] as const;
+
 describe.each(isas)("%s", (isa) => {
   const kernels = all.get(isa);
   const testHere = test.skipIf(kernels === undefined);
@@ -213,7 +220,64 @@ describe.each(isas)("%s", (isa) => {
     matrix.close();
   });
 
-  testHere("gate: silu of one half times the other", () => {
+  testHere("rows that are gathered and added elsewhere have the bits of rows in their places", () => {
+    const random = new Random(testSeed());
+    const each = { outputs: 40, inputs: 96 };
+    const { data } = weightsOf(random, each.outputs * each.inputs, { type: "bfloat16", parts: 1 });
+    const matrix = here().openMatrix({ ...each, form: "b16" });
+    matrix.fill({ data, type: "bfloat16" }, { rowCount: each.outputs, firstOutput: 0 });
+    const x = random.normals(30 * each.inputs);
+    const xRows = Int32Array.of(29, 3, 3, 0, 17);
+    const outRows = Int32Array.of(0, 2, 3, 7, 9);
+    const rowFactors = Float32Array.of(1, -2, 0.5, 0, 4);
+    const plain = multiply(matrix, x, 30, each.outputs);
+    const out = new Float32Array(10 * each.outputs).fill(3);
+    matrix.multiply(x, 5, out, { finish: "add", xRows, outRows, rowFactors });
+    const expected = new Float32Array(10 * each.outputs).fill(3);
+    for (const [i, row] of xRows.entries()) {
+      for (let output = 0; output < each.outputs; output++) {
+        expected[outRows[i] * each.outputs + output] += Math.fround(plain[row * each.outputs + output] * rowFactors[i]);
+      }
+    }
+    expect(firstDifferentBits(out, expected)).toBe(-1);
+    const options = { finish: "add", xRows, outRows } as const;
+    expect(() => matrix.multiply(x, 5, out.subarray(1), options)).toThrow(/out must have at least 400/);
+    expect(() => matrix.multiply(x.subarray(1), 5, out, options)).toThrow(/x must have at least 2880/);
+    expect(() => matrix.multiply(x, 6, out, options)).toThrow(/xRows must have at least 6/);
+    expect(() => matrix.multiply(x, 5, out, { ...options, outRows: outRows.toReversed() })).toThrow(/product/);
+    expect(() => matrix.multiply(x, 5, out, { ...options, xRows: xRows.map((row) => -row) })).toThrow(/product/);
+    expect(() => matrix.multiply(x, 5, out, { ...options, finish: "store" })).toThrow(/product/);
+    matrix.close();
+  });
+
+  testHere("norms of rows, in place and added", () => {
+    const random = new Random(testSeed());
+    const [rows, width, stride] = [37, 45, 50];
+    const x = random.normals(rows * stride);
+    const norm = { weights: random.normals(width), epsilon: 1e-3 };
+    const expected = x.map((value, i) => {
+      if (i % stride >= width) return value;
+      const row = x.subarray(i - (i % stride), i - (i % stride) + width);
+      const squares = row.reduce((sum, other) => sum + other * other, 0);
+      return (value / Math.sqrt(squares / width + 1e-3)) * norm.weights[i % stride];
+    });
+    const out = x.slice();
+    here().normRows(out, rows, out, { norm, finish: "store", xStride: stride, outStride: stride });
+    expect(worst(out, expected, expected.map(Math.abs))).toBeLessThan(1e-6);
+    const sum = new Float32Array(rows * width).fill(1);
+    here().normRows(x, rows, sum, { norm, finish: "add", factor: 0.5, xStride: stride });
+    const added = sum.map((_, i) => 1 + 0.5 * expected[Math.floor(i / width) * stride + (i % width)]);
+    expect(
+      worst(
+        sum,
+        added,
+        added.map(() => 4),
+      ),
+    ).toBeLessThan(1e-6);
+    expect(() => here().normRows(x, rows + 1, out, { norm, finish: "store", xStride: stride })).toThrow(/x must have/);
+  });
+
+  testHere.each(gates)("$finish: the activation of one half times the other", ({ finish, activation }) => {
     const random = new Random(testSeed());
     const each = { rows: 18, outputs: 40, inputs: 70 };
     const gates = weightsOf(random, each.outputs * each.inputs, { type: "bfloat16", parts: 1 });
@@ -224,13 +288,13 @@ describe.each(isas)("%s", (isa) => {
     matrix.fill({ data: gates.data, type: "bfloat16" }, { ...place, firstOutput: 0 });
     matrix.fill({ data: ups.data, type: "bfloat16" }, { ...place, firstOutput: 16 });
     const x = random.normals(each.rows * each.inputs);
-    const out = multiply(matrix, x, each.rows, padded, { finish: "gate", parts: 3 });
+    const out = multiply(matrix, x, each.rows, padded, { finish, parts: 3 });
     const [gate, up] = [exact(x, gates.values, each), exact(x, ups.values, each)];
     for (let row = 0; row < each.rows; row++) {
       for (let output = 0; output < padded; output++) {
         const i = row * each.outputs + output;
         const isThere = output < each.outputs;
-        const expected = isThere ? (gate.sums[i] / (1 + Math.exp(-gate.sums[i]))) * up.sums[i] : 0;
+        const expected = isThere ? activation(gate.sums[i]) * up.sums[i] : 0;
         const size = isThere ? gate.sizes[i] * up.sizes[i] + 1 : 1;
         expect(Math.abs(out[row * padded + output] - expected)).toBeLessThanOrEqual(4e-6 * size);
       }

@@ -99,7 +99,7 @@ describe("beginStep", () => {
     let refused = 0;
     for (let round = 0; round < 3000; round++) {
       const name = random.pick(names);
-      const array = world.batch[name].slice();
+      const array = (world.batch[name] ?? Int32Array.of(0)).slice();
       const value = random.pick([random.integer(-2, 70), random.integer(-(2 ** 31), 2 ** 31 - 1)]);
       array[random.integer(0, array.length - 1)] = value;
       try {

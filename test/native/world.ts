@@ -20,6 +20,8 @@ export interface Segment {
   readonly firstToken: number;
   readonly tokenCount: number;
   readonly offset: number;
+  /** Chain position of the first token, which layers that slide go by; a piece's own is known from its rows. */
+  readonly position?: number;
 }
 
 /** `rowCount` rows at the end of their own run (the last segment), after the segments they see whole. */
@@ -38,7 +40,7 @@ export function batchOf(pieces: readonly Piece[], blockTokens: number): Attentio
   const pieceSegments = [0];
   const segments: Segment[] = [];
   for (const { firstPosition, rowCount, seen, own } of pieces) {
-    segments.push(...seen, own);
+    segments.push(...seen, { ...own, position: firstPosition + rowCount - own.tokenCount });
     for (let row = 0; row < rowCount; row++) {
       const token = own.firstToken + own.tokenCount - rowCount + row;
       positions.push(firstPosition + row);
@@ -62,6 +64,7 @@ export function batchOf(pieces: readonly Piece[], blockTokens: number): Attentio
     segmentFirstTokens: Int32Array.from(segments, (segment) => segment.firstToken),
     segmentTokenCounts: Int32Array.from(segments, (segment) => segment.tokenCount),
     segmentOffsets: Int32Array.from(segments, (segment) => segment.offset),
+    segmentPositions: Int32Array.from(segments, ({ position = 0 }) => position),
     blockIds: Int32Array.from(blockIds),
   };
 }
@@ -136,7 +139,8 @@ export function randomWorld(random: Random, options: KvPoolOptions, limits = sma
       return { ...chain, tokenCount, offset: position() };
     });
     const own = { ...takeRun(rowCount + random.pick([0, random.integer(0, limits.tokens)])), offset: 0 };
-    return { firstPosition: position(), rowCount, seen, own };
+    const piece = { firstPosition: position(), rowCount, seen, own };
+    return options.window === undefined ? piece : placed(random, piece, options.window.tokens);
   });
   const batch = batchOf(pieces, blockTokens);
   const kv = poisonedKv(random, options, [...chains, ...pieces.map((piece) => piece.own)]);
@@ -147,6 +151,17 @@ export function randomWorld(random: Random, options: KvPoolOptions, limits = sma
   const elementCount = layerCount * blockCount * kvHeads * headDim * blockTokens * 2;
   if (kv.byteLength !== kvBytesOf(options.kvType, elementCount)) throw new Error("wrong pool size");
   return { options, pieces, batch, kv, qkv, norms };
+}
+
+/** The same piece with segments of which its rows see all, a part, or nothing through a window. */
+function placed(random: Random, piece: Piece, tokens: number): Piece {
+  const firstPosition = random.integer(1_000, 2_000);
+  const seen = piece.seen.map((segment) => {
+    const offset = random.integer(-200, 500);
+    const first = firstPosition - segment.tokenCount - random.integer(0, tokens + piece.rowCount);
+    return { ...segment, offset, position: first - offset };
+  });
+  return { ...piece, firstPosition, seen };
 }
 
 /** NaN everywhere but in the tokens of `runs`, in every layer and head. */

@@ -26,6 +26,11 @@ export interface Batch {
   readonly segmentTokenCounts: Int32Array;
   /** [S] Δ, |Δ| < the context: a row at p reads this segment with q rotated to p - Δ, at most twice the context. */
   readonly segmentOffsets: Int32Array;
+  /**
+   * [S] chain position of the segment's first token, which stands at that plus Δ in the positions of the piece's rows;
+   * read where layers slide, and absent where nobody knows of such layers.
+   */
+  readonly segmentPositions?: Int32Array;
   /** Block ids of all segments, one after the other; segment s begins at segmentBlockStarts[s]. */
   readonly blockIds: Int32Array;
   /** [N] rows whose logits are wanted, rising. */

@@ -2,7 +2,6 @@
  * From the pieces of a step to the backend's struct of arrays. All arrays are views of scratch memory that
  * grows and is used again, so a batch is valid until the next `build`.
  */
-
 import { IntList } from "../base/int-list.ts";
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { blockCountForTokens } from "../contract/units.ts";
@@ -27,6 +26,7 @@ function seenSegments(run: Run, runs: readonly Run[], blockTokens: number): Seen
     for (let i = firstBlock; i < endBlock; i++) blockIds.push(runs[segment.run].blocks[i]);
   });
   return {
+    positions: Int32Array.from(sees, ({ run: seen, firstToken }) => firstToken + runs[seen].firstPosition),
     blockStarts,
     firstTokens: Int32Array.from(sees, (segment) => segment.firstToken % blockTokens),
     tokenCounts: Int32Array.from(sees, (segment) => segment.tokenCount),
@@ -46,6 +46,7 @@ export class BatchBuilder {
   readonly #segmentFirstTokens = new IntList();
   readonly #segmentTokenCounts = new IntList();
   readonly #segmentOffsets = new IntList();
+  readonly #segmentPositions = new IntList();
   readonly #blockIds = new IntList();
   readonly #logitRows = new IntList();
   readonly #all: readonly IntList[];
@@ -57,7 +58,8 @@ export class BatchBuilder {
     this.#blockTokens = blockTokens;
     const rows = [this.#tokenIds, this.#positions, this.#slots, this.#logitRows];
     const pieces = [this.#pieceRows, this.#pieceSegments, this.#blockIds, this.#segmentBlockStarts];
-    this.#all = [...rows, ...pieces, this.#segmentFirstTokens, this.#segmentTokenCounts, this.#segmentOffsets];
+    const segments = [this.#segmentFirstTokens, this.#segmentTokenCounts, this.#segmentOffsets, this.#segmentPositions];
+    this.#all = [...rows, ...pieces, ...segments];
   }
 
   /** @returns arrays that the next `build` writes over */
@@ -77,6 +79,7 @@ export class BatchBuilder {
       segmentFirstTokens: this.#segmentFirstTokens.view(),
       segmentTokenCounts: this.#segmentTokenCounts.view(),
       segmentOffsets: this.#segmentOffsets.view(),
+      segmentPositions: this.#segmentPositions.view(),
       blockIds: this.#blockIds.view(),
       logitRows: this.#logitRows.view(),
     };
@@ -89,14 +92,14 @@ export class BatchBuilder {
     this.#addRows(run, firstToken, end);
     if (this.#listedRun !== run) this.#listBlocks(run, request);
     this.#addSeen(run);
-    this.#addOwn(end);
+    this.#addOwn(run.firstPosition, end);
     if (wantsLogits) this.#logitRows.push(this.#tokenIds.length - 1);
   }
 
   #addRows(run: Run, firstToken: number, end: number): void {
     for (let token = firstToken; token < end; token++) {
       this.#tokenIds.push(run.tokenIds[token]);
-      this.#positions.push(run.plan.position + run.place + token);
+      this.#positions.push(run.firstPosition + token);
       this.#slots.push(run.slotOf(token));
     }
   }
@@ -119,14 +122,16 @@ export class BatchBuilder {
     this.#segmentFirstTokens.append(seen.firstTokens);
     this.#segmentTokenCounts.append(seen.tokenCounts);
     this.#segmentOffsets.append(seen.offsets);
+    this.#segmentPositions.append(seen.positions);
   }
 
   /** The run itself up to the piece's last row, in its own positions. */
-  #addOwn(end: number): void {
+  #addOwn(firstPosition: number, end: number): void {
     this.#segmentBlockStarts.push(this.#ownStart);
     this.#segmentFirstTokens.push(0);
     this.#segmentTokenCounts.push(end);
     this.#segmentOffsets.push(0);
+    this.#segmentPositions.push(firstPosition);
   }
 }
 
@@ -138,7 +143,7 @@ export function tokenCopies(runs: readonly { readonly request: Request; readonly
   for (const { request, run } of runs) {
     for (const { run: index, firstToken, tokenCount, at } of run.plan.blend?.copies ?? []) {
       const source = request.runs[index];
-      const delta = run.plan.position + run.place + at - (source.plan.position + source.place + firstToken);
+      const delta = run.firstPosition + at - (source.firstPosition + firstToken);
       for (let i = Math.max(0, run.computedTokens - at); i < tokenCount; i++) {
         sourceSlots.push(source.slotOf(firstToken + i));
         targetSlots.push(run.slotOf(at + i));

@@ -10,7 +10,6 @@
  * An open run grows at its end by what is generated, so prefill, decode and the recomputation after a
  * preemption are one thing: compute [computed, tokenCount).
  */
-
 import { Derivation } from "../cache/derivations.ts";
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
@@ -26,6 +25,8 @@ export interface SeenSegments {
   /** [S] where a segment's blocks begin in blockIds. */
   readonly blockStarts: Int32Array;
   readonly firstTokens: Int32Array;
+  /** Of the segments' first tokens, in the positions that their K is stored at. */
+  readonly positions: Int32Array;
   readonly tokenCounts: Int32Array;
   readonly offsets: Int32Array;
   readonly blockIds: Int32Array;
@@ -43,6 +44,8 @@ export class Run {
   readonly plan: PlanRun;
   /** Where the chain's position 0 stands in the positions that K is stored at (relocation.ts); 0 unless K is moved. */
   readonly place: number;
+  /** The position that the first token's K is stored at. */
+  readonly firstPosition: number;
   /** Whom its blocks are counted for. */
   readonly owner: KvOwner;
   /** Index in retentionTimesMs. */
@@ -88,6 +91,7 @@ export class Run {
     this.#retention = retention;
     this.#derivation = new Derivation(sources);
     this.place = place;
+    this.firstPosition = plan.position + place;
     this.open = open;
     this.keyed = keyed;
     this.#blockTokens = blockTokens;

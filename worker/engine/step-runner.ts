@@ -4,7 +4,6 @@ import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { type BlockMove, launchCopies, planRelocation } from "../relocation/plan.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
 import { BatchBuilder, tokenCopies } from "./batch.ts";
-
 import { type Draw, StepInFlight, type StepResult } from "./in-flight.ts";
 import type { StepPlan } from "./step.ts";
 

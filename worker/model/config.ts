@@ -4,10 +4,20 @@
  * supported is an error that names the field; none is ignored.
  */
 import { z } from "zod";
-import { type Architecture, type Family, families, isArchitecture } from "./family.ts";
-import { ModelError } from "./model-error.ts";
+import { type Experts, expertFields, parseExperts } from "./experts.ts";
+import {
+  type Architecture,
+  type Family,
+  families,
+  isArchitecture,
+  type LayerNorms,
+  llamaNorms,
+  type QkNorm,
+} from "./family.ts";
+import { ModelError, type Refuse } from "./model-error.ts";
 import { parseQuantization, type Quantization } from "./quantization.ts";
-import { type RopeConfig, rotation } from "./rope.ts";
+import { type RopeConfig, type Rotation, rotation } from "./rope.ts";
+import { parseWindow, type SlidingWindow, windowFields } from "./window.ts";
 
 export interface ModelConfig {
   readonly architecture: Architecture;
@@ -22,18 +32,28 @@ export interface ModelConfig {
   readonly tiedEmbeddings: boolean;
   /** Qwen2, GLM: q, k and v have a bias. */
   readonly qkvBias: boolean;
-  /** Qwen3: RMSNorm over each head of q and k before RoPE. */
-  readonly qkNorm: boolean;
+  /** RMSNorm of q and k before RoPE: Qwen3 over each head, OLMo 2 over all heads of a row together. */
+  readonly qkNorm: QkNorm | undefined;
+  /** The norms that a layer has, by their stored names. */
+  readonly layerNorms: LayerNorms;
   /** How the tensors are stored (Phi-3, GLM); logical tensors (tensor-layout.ts) are the same for all. */
   readonly fusedQkv: boolean;
   readonly fusedGateUp: boolean;
   /** GLM, ERNIE, Helium: the stored q and k have the two dimensions of a RoPE pair side by side. */
   readonly interleavedRope: boolean;
   readonly rope: RopeConfig;
+  /** undefined: every layer sees all of a prompt. */
+  readonly window: SlidingWindow | undefined;
+  /** undefined: every layer has one MLP. */
+  readonly experts: Experts | undefined;
+  /** Gemma: an RMSNorm multiplies by 1 + w. */
+  readonly normsAddOne: boolean;
+  readonly activation: "silu" | "gelu";
   /** Factor of the attention scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
   readonly softmaxScale: number;
   /**
-   * Granite: factor of the token embeddings, and factor of what attention and MLP add to the residual stream; else 1.
+   * Granite: factor of the token embeddings, and factor of what attention and MLP add to the residual stream; Gemma has
+   * the first; else 1.
    */
   readonly embeddingMultiplier: number;
   readonly residualMultiplier: number;
@@ -60,17 +80,17 @@ const schema = z.looseObject({
   vocab_size: dimension(1_000_000),
   rms_norm_eps: z.number().positive().max(1),
   tie_word_embeddings: z.boolean().nullish(),
-  hidden_act: z.string().default("silu"),
+  hidden_act: z.string().nullish(),
+  hidden_activation: z.string().nullish(),
   attention_bias: z.boolean().nullish(),
   mlp_bias: z.boolean().nullish(),
   use_bias: z.boolean().nullish(),
-  use_sliding_window: z.boolean().nullish(),
-  sliding_window: dimension(16_777_216).nullish(),
-  max_window_layers: z.number().int().min(0).max(65_536).default(28),
-  layer_types: z.array(z.string()).nullish(),
+  ...windowFields,
+  ...expertFields,
   max_position_embeddings: dimension(16_777_216),
   eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish(),
   rope_theta: z.number().positive().nullish(),
+  rope_local_base_freq: z.number().positive().nullish(),
   rope_scaling: rope.nullish(),
   rope_parameters: rope.nullish(),
   partial_rotary_factor: z.number().positive().max(1).nullish(),
@@ -82,12 +102,17 @@ const schema = z.looseObject({
   attention_multiplier: multiplier.default(1),
   residual_multiplier: multiplier.default(1),
   logits_scaling: multiplier.default(1),
+  query_pre_attn_scalar: z.number().positive().max(1e6).nullish(),
+  attn_logit_softcapping: z.number().nullish(),
+  final_logit_softcapping: z.number().nullish(),
+  use_bidirectional_attention: z.boolean().nullish(),
+  dtype: z.string().nullish(),
+  torch_dtype: z.string().nullish(),
   quantization_config: z.unknown().optional(),
   /** MLX's name of the same. */
   quantization: z.unknown().optional(),
 });
 type RawConfig = z.infer<typeof schema>;
-type Refuse = (field: string, value: unknown) => never;
 
 /** @throws ModelError naming the field. `file` is only used in the message. */
 export function parseModelConfig(json: unknown, file: string): ModelConfig {
@@ -101,13 +126,12 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     throw new ModelError(`${file}: "${field}" ${JSON.stringify(value)} is not supported for ${architecture}`);
   };
   refuseUnsupported(raw, family, refuse);
-  refuseSlidingWindow(raw, family, refuse);
   const headCount = raw.num_attention_heads;
   const kvHeadCount = raw.num_key_value_heads ?? headCount;
   if (headCount % kvHeadCount !== 0) {
     throw new ModelError(`${file}: "num_attention_heads" ${headCount} is not a multiple of "num_key_value_heads"`);
   }
-  const headDim = raw.head_dim ?? raw.hidden_size / headCount;
+  const headDim = raw.head_dim ?? family.defaultHeadDim ?? raw.hidden_size / headCount;
   if (!Number.isInteger(headDim) || headDim % 8 !== 0 || headDim > 256) {
     throw new ModelError(`${file}: head size ${headDim} is not a multiple of 8 up to 256`);
   }
@@ -123,19 +147,38 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     rmsNormEps: raw.rms_norm_eps,
     tiedEmbeddings: raw.tie_word_embeddings ?? family.defaultTied,
     qkvBias: family.qkvBias === "always" || (family.qkvBias === "attention_bias" && raw.attention_bias !== false),
-    qkNorm: family.qkNorm ?? false,
+    qkNorm: family.qkNorm,
+    layerNorms: family.layerNorms ?? llamaNorms,
     fusedQkv: family.fusedQkv ?? false,
     fusedGateUp: family.fusedGateUp ?? false,
     interleavedRope: family.interleavedRope ?? false,
     rope: parseRope(raw, family, headDim, file, refuse),
-    softmaxScale: family.multipliers ? raw.attention_multiplier : 1 / Math.sqrt(headDim),
-    embeddingMultiplier: family.multipliers ? raw.embedding_multiplier : 1,
+    window: parseWindow(raw, family, refuse),
+    experts: parseExperts(raw, family, file),
+    normsAddOne: family.normsAddOne ?? false,
+    activation: family.activation ?? "silu",
+    softmaxScale: family.multipliers ? raw.attention_multiplier : 1 / Math.sqrt(scoreSize(raw, family, headDim)),
+    embeddingMultiplier: family.multipliers
+      ? raw.embedding_multiplier
+      : family.scalesEmbeddings
+        ? embeddingScale(raw)
+        : 1,
     residualMultiplier: family.multipliers ? raw.residual_multiplier : 1,
     logitsDivisor: family.multipliers ? raw.logits_scaling : 1,
     contextTokens: raw.max_position_embeddings,
     eosTokenIds: [raw.eos_token_id ?? []].flat(),
     quantization,
   };
+}
+
+/** What of a model's layers no GPU computes so far, by name; undefined: GPUs compute all. */
+export function cpuOnlyPart(config: ModelConfig): string | undefined {
+  if (config.experts) return "experts";
+  if (config.window) return `a sliding window of ${config.window.tokens} tokens`;
+  if (config.qkNorm === "projection") return "norms over all heads of q and k";
+  if (config.layerNorms.afterAttention ?? config.layerNorms.afterMlp) return "norms behind attention or MLP";
+  if (config.rope.sliding) return "two bases of RoPE";
+  return config.activation === "silu" && !config.normsAddOne ? undefined : "the norms or the activation of a Gemma";
 }
 
 function parseArchitecture(json: unknown, file: string): Architecture {
@@ -159,7 +202,11 @@ function quantizationOf({ quantization_config, quantization }: RawConfig, file: 
 }
 
 function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void {
-  if (raw.hidden_act !== "silu") refuse("hidden_act", raw.hidden_act);
+  refuseActivation(raw, family, refuse);
+  for (const field of ["attn_logit_softcapping", "final_logit_softcapping"] as const) {
+    if (raw[field] != null) refuse(field, raw[field]);
+  }
+  if (raw.use_bidirectional_attention) refuse("use_bidirectional_attention", true);
   if (raw.attention_bias && !family.qkvBias) refuse("attention_bias", true);
   if (raw.mlp_bias) refuse("mlp_bias", true);
   if (raw.use_bias) refuse("use_bias", true);
@@ -172,25 +219,38 @@ function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void
   if (otherLayer !== undefined) refuse("layer_types", otherLayer);
 }
 
-/** A window as wide as the context hides no token, and a window that no layer uses has no effect. */
-function refuseSlidingWindow(raw: RawConfig, { window }: Family, refuse: Refuse): void {
-  const namesSliding = raw.layer_types?.includes("sliding_attention") ?? false;
-  const isOn = window.always || raw.use_sliding_window === true;
-  const tokens = raw.sliding_window === undefined ? window.defaultTokens : raw.sliding_window;
-  if (!isOn || tokens === null) {
-    if (namesSliding) refuse("layer_types", "sliding_attention");
-    return;
+/** A Gemma names its activation twice; the second name stands, as in transformers. */
+function refuseActivation(raw: RawConfig, { activation }: Family, refuse: Refuse): void {
+  if (activation === "gelu") {
+    const named = raw.hidden_activation ?? "gelu_pytorch_tanh";
+    if (named !== "gelu_pytorch_tanh") refuse("hidden_activation", named);
+  } else if ((raw.hidden_act ?? "silu") !== "silu") {
+    refuse("hidden_act", raw.hidden_act);
   }
-  if (tokens >= raw.max_position_embeddings) return;
-  const isUsed = raw.layer_types ? namesSliding : raw.max_window_layers < raw.num_hidden_layers;
-  if (window.always || isUsed) refuse("sliding_window", tokens);
+}
+
+/** The square root of it divides the scores. */
+function scoreSize(raw: RawConfig, { defaultHeadDim }: Family, headDim: number): number {
+  return defaultHeadDim === undefined ? headDim : (raw.query_pre_attn_scalar ?? defaultHeadDim);
+}
+
+/** Of a Gemma: rounded to the type that the weights are stored in, as the model was trained with. */
+function embeddingScale(raw: RawConfig): number {
+  const scale = Math.sqrt(raw.hidden_size);
+  if ((raw.dtype ?? raw.torch_dtype) !== "bfloat16") return scale;
+  const words = new Uint32Array(Float32Array.of(scale).buffer);
+  // bfloat16 is the upper half of a float32; rounded to the nearest, ties to even.
+  words[0] = (words[0] + 0x7fff + ((words[0] >>> 16) & 1)) & 0xffff0000;
+  return new Float32Array(words.buffer)[0];
 }
 
 function parseRope(raw: RawConfig, family: Family, headDim: number, file: string, refuse: Refuse): RopeConfig {
-  const place = raw.rope_scaling ? "rope_scaling" : "rope_parameters";
-  const given = raw.rope_scaling ?? raw.rope_parameters ?? {};
-  const nested = ["full_attention", "sliding_attention"].find((layerType) => layerType in given);
-  if (nested !== undefined) refuse(`${place}.${nested}`, given[nested]);
+  const outer = raw.rope_scaling ? "rope_scaling" : "rope_parameters";
+  const all = raw.rope_scaling ?? raw.rope_parameters ?? {};
+  const nested = ["full_attention", "sliding_attention"].find((layerType) => layerType in all);
+  if (nested !== undefined && family.slidingTheta === undefined) refuse(`${outer}.${nested}`, all[nested]);
+  const place = nested === undefined ? outer : `${outer}.full_attention`;
+  const given = nested === undefined ? all : ropeOf(all, "full_attention", outer, file);
   const named = given.rope_type ?? given.type ?? "default";
   const type = family.ropeTypes.find((known) => known === named) ?? refuse(`${place}.rope_type`, named);
   const partial = z
@@ -211,11 +271,41 @@ function parseRope(raw: RawConfig, family: Family, headDim: number, file: string
   };
   try {
     const layers = ropeLayers(raw, family, file);
-    return { rotaryDim, layers, ...rotation(type, fields, rotaryDim) };
+    const sliding = slidingRotation(
+      raw,
+      family,
+      nested === undefined ? {} : ropeOf(all, "sliding_attention", outer, file),
+      refuse,
+      rotaryDim,
+    );
+    return { rotaryDim, layers, ...rotation(type, fields, rotaryDim), ...(sliding && { sliding }) };
   } catch (error) {
     if (error instanceof z.ZodError) throw fieldError(error, file, `${place}.`);
     throw error;
   }
+}
+
+type RopeFields = z.infer<typeof rope>;
+
+/** The fields of one kind of layers. @throws ModelError when they are no object */
+function ropeOf(all: RopeFields, kind: string, place: string, file: string): RopeFields {
+  const fields = rope.safeParse(all[kind] ?? {});
+  if (!fields.success) throw fieldError(fields.error, file, `${place}.${kind}.`);
+  return fields.data;
+}
+
+/** The rotation of layers that slide, where the family gives them one of their own: a plain one. */
+function slidingRotation(
+  raw: RawConfig,
+  { slidingTheta }: Family,
+  given: RopeFields,
+  refuse: Refuse,
+  rotaryDim: number,
+): Rotation | undefined {
+  if (slidingTheta === undefined) return undefined;
+  const named = given.rope_type ?? given.type ?? "default";
+  if (named !== "default") refuse("rope_parameters.sliding_attention.rope_type", named);
+  return rotation("default", { rope_theta: given.rope_theta ?? raw.rope_local_base_freq ?? slidingTheta }, rotaryDim);
 }
 
 /**

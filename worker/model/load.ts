@@ -9,6 +9,8 @@ import { ModelError } from "./model-error.ts";
 import { modelNameOf } from "./model-folder.ts";
 import { readJson, Weights } from "./weights.ts";
 
+export { cpuOnlyPart } from "./config.ts";
+
 export interface LoadedModel {
   readonly id: string;
   readonly config: ModelConfig;

@@ -2,3 +2,6 @@
 export class ModelError extends Error {
   override readonly name = "ModelError";
 }
+
+/** Throws a ModelError that names the field. */
+export type Refuse = (field: string, value: unknown) => never;

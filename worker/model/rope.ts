@@ -16,6 +16,8 @@ export interface RopeConfig {
   readonly attentionFactor: number;
   /** [layerCount] Are q and k of this layer rotated? */
   readonly layers: readonly boolean[];
+  /** Of layers that slide, where they have frequencies of their own. */
+  readonly sliding?: Rotation;
 }
 
 const ropeTypes = ["default", "linear", "ntk", "dynamic", "llama3", "yarn"] as const;
@@ -70,7 +72,7 @@ const schemas = {
 } as const;
 
 type Fields<Type extends RopeType> = z.infer<(typeof schemas)[Type]>;
-type Rotation = Pick<RopeConfig, "inverseFrequencies" | "attentionFactor">;
+export type Rotation = Pick<RopeConfig, "inverseFrequencies" | "attentionFactor">;
 
 /**
  * @param parameters the fields of one RoPE type, by the configuration's names

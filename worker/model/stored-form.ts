@@ -20,7 +20,9 @@ export interface WeightScales {
 
 /** A logical tensor's bytes in its file; the rows of each head may be stored in another order. */
 export interface StoredTensor extends TensorInfo {
-  readonly pairedRows?: PairedRows;
+  readonly pairedRows?: PairedRows | undefined;
+  /** Set where 1 is added to each number. */
+  readonly addsOne?: boolean | undefined;
   /** Set for 8-bit weights. */
   readonly scales?: WeightScales;
 }

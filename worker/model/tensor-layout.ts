@@ -3,13 +3,18 @@
  * of an unfused Llama in the Hugging Face layout; a linear layer is [out, in], as torch stores it.
  *
  *   model.embed_tokens.weight [vocab, hidden]   model.norm.weight [hidden]   lm_head.weight [vocab, hidden], if untied
- *   model.layers.N.  input_layernorm.weight, post_attention_layernorm.weight                       [hidden]
+ *   model.layers.N.  input_layernorm.weight, post_attention_layernorm.weight: before attention, before the MLP   [hidden]
+ *                    attention_output_norm.weight, mlp_output_norm.weight: over what either adds to the residual stream
  *                    self_attn.{q,k,v}_proj.weight [heads * headDim, hidden], .bias [heads * headDim] with qkvBias
- *                    self_attn.{q,k}_norm.weight [headDim], with qkNorm
+ *                    self_attn.{q,k}_norm.weight [headDim], with qkNorm "head"; "projection": [heads * headDim]
  *                    self_attn.o_proj.weight [hidden, heads * headDim]
  *                    mlp.{gate,up}_proj.weight [ffn, hidden]   mlp.down_proj.weight [hidden, ffn]
+ *                    or, in a layer with experts, mlp.router.weight [experts, hidden] and the same three of each expert E
+ *                    as mlp.experts.E.…
  */
 import type { ModelConfig } from "./config.ts";
+import type { Experts } from "./experts.ts";
+import type { LayerNorms } from "./family.ts";
 
 export interface TensorPlace {
   readonly shape: readonly number[];
@@ -18,6 +23,8 @@ export interface TensorPlace {
   readonly firstRow: number;
   /** Set where the rows of each head are stored in another order. */
   readonly pairedRows?: PairedRows;
+  /** Set where the logical tensor is what is stored and 1 more. */
+  readonly addsOne?: boolean;
 }
 
 /**
@@ -34,13 +41,20 @@ export interface PairedRows {
 export type TensorLayout = ReadonlyMap<string, TensorPlace>;
 
 export function tensorLayout(config: ModelConfig): TensorLayout {
+  const layout = plainLayout(config);
+  if (!config.normsAddOne) return layout;
+  const isNorm = (name: string) => /norm\.weight$/.test(name);
+  return new Map([...layout].map(([name, place]) => [name, isNorm(name) ? { ...place, addsOne: true } : place]));
+}
+
+function plainLayout(config: ModelConfig): TensorLayout {
   const layout = new Map<string, TensorPlace>();
   const add = (name: string, ...shape: number[]) => layout.set(name, { shape, stored: name, firstRow: 0 });
   add("model.embed_tokens.weight", config.vocabSize, config.hiddenSize);
   add("model.norm.weight", config.hiddenSize);
   if (!config.tiedEmbeddings) add("lm_head.weight", config.vocabSize, config.hiddenSize);
   for (let layer = 0; layer < config.layerCount; layer++) {
-    for (const [name, place] of layerLayout(config)) {
+    for (const [name, place] of layerLayout(config, layer)) {
       const prefix = `model.layers.${layer}.`;
       layout.set(prefix + name, { ...place, stored: prefix + place.stored });
     }
@@ -48,7 +62,19 @@ export function tensorLayout(config: ModelConfig): TensorLayout {
   return layout;
 }
 
-function layerLayout(config: ModelConfig): TensorLayout {
+/** Logical names of a layer's norms, by their places. */
+const logicalNorms = {
+  beforeAttention: "input_layernorm",
+  afterAttention: "attention_output_norm",
+  beforeMlp: "post_attention_layernorm",
+  afterMlp: "mlp_output_norm",
+} as const satisfies Record<keyof LayerNorms, string>;
+
+/** The logical name of a layer's norm, without `.weight`. */
+export const layerNorm = (layer: number, place: keyof LayerNorms): string =>
+  `model.layers.${layer}.${logicalNorms[place]}`;
+
+function layerLayout(config: ModelConfig, layer: number): TensorLayout {
   const { hiddenSize, ffnSize, headDim, fusedQkv, fusedGateUp } = config;
   const layout = new Map<string, TensorPlace>();
   const add = (name: string, ...shape: number[]) => layout.set(name, { shape, stored: name, firstRow: 0 });
@@ -63,7 +89,11 @@ function layerLayout(config: ModelConfig): TensorLayout {
   };
   const qSize = config.headCount * headDim;
   const kvSize = config.kvHeadCount * headDim;
-  add("input_layernorm.weight", hiddenSize);
+  for (const [place, logical] of Object.entries(logicalNorms)) {
+    const stored = config.layerNorms[place as keyof LayerNorms];
+    if (stored === undefined) continue;
+    layout.set(`${logical}.weight`, { shape: [hiddenSize], stored: `${stored}.weight`, firstRow: 0 });
+  }
   addGroup(fusedQkv ? "self_attn.qkv_proj.weight" : undefined, [
     ["self_attn.q_proj.weight", qSize],
     ["self_attn.k_proj.weight", kvSize],
@@ -74,18 +104,36 @@ function layerLayout(config: ModelConfig): TensorLayout {
     add("self_attn.k_proj.bias", kvSize);
     add("self_attn.v_proj.bias", kvSize);
   }
-  if (config.qkNorm) {
-    add("self_attn.q_norm.weight", headDim);
-    add("self_attn.k_norm.weight", headDim);
+  if (config.qkNorm !== undefined) {
+    add("self_attn.q_norm.weight", config.qkNorm === "head" ? headDim : qSize);
+    add("self_attn.k_norm.weight", config.qkNorm === "head" ? headDim : kvSize);
   }
   add("self_attn.o_proj.weight", hiddenSize, qSize);
-  add("post_attention_layernorm.weight", hiddenSize);
-  addGroup(fusedGateUp ? "mlp.gate_up_proj.weight" : undefined, [
-    ["mlp.gate_proj.weight", ffnSize],
-    ["mlp.up_proj.weight", ffnSize],
-  ]);
-  add("mlp.down_proj.weight", hiddenSize, ffnSize);
+  if (config.experts?.layers[layer]) {
+    for (const [name, place] of expertLayout(config.experts, hiddenSize)) layout.set(name, place);
+  } else {
+    addGroup(fusedGateUp ? "mlp.gate_up_proj.weight" : undefined, [
+      ["mlp.gate_proj.weight", ffnSize],
+      ["mlp.up_proj.weight", ffnSize],
+    ]);
+    add("mlp.down_proj.weight", hiddenSize, ffnSize);
+  }
   return config.interleavedRope ? withPairedRows(layout, { headDim, rotaryDim: config.rope.rotaryDim }) : layout;
+}
+
+/** The router and the experts of a layer. */
+function expertLayout({ count, ffnSize, names }: Experts, hiddenSize: number): TensorLayout {
+  const layout = new Map<string, TensorPlace>();
+  const add = (name: string, stored: string, ...shape: number[]) =>
+    layout.set(`${name}.weight`, { shape, stored: `${stored}.weight`, firstRow: 0 });
+  add("mlp.router", names.router, count, hiddenSize);
+  for (let expert = 0; expert < count; expert++) {
+    const stored = (name: string) => name.replace("N", String(expert));
+    add(`mlp.experts.${expert}.gate_proj`, stored(names.gate), ffnSize, hiddenSize);
+    add(`mlp.experts.${expert}.up_proj`, stored(names.up), ffnSize, hiddenSize);
+    add(`mlp.experts.${expert}.down_proj`, stored(names.down), hiddenSize, ffnSize);
+  }
+  return layout;
 }
 
 /** The tensors that produce q and k: their projections, biases and norms. */

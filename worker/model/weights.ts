@@ -96,12 +96,13 @@ export class Weights {
       (config.quantization !== undefined && unusedScale.test(name));
     const leftover = [...found.keys()].find((name) => !isKnown(name));
     if (leftover) throw new ModelError(`${folder}: tensor "${leftover}" does not belong to ${config.architecture}`);
-    for (const [name, { stored, firstRow, shape, pairedRows }] of layout) {
+    for (const [name, { stored, firstRow, shape, pairedRows, addsOne }] of layout) {
       const whole = found.get(stored);
       if (!whole) continue;
       const tensor = {
         ...rowsOf(whole, firstRow, shape),
         pairedRows,
+        addsOne,
         ...scalesFrom(firstRow, scales.byWeight.get(stored)),
       };
       assertWeights(tensor);
@@ -129,6 +130,7 @@ export class Weights {
     const tensor = this.info(name);
     const stored = widen(tensor.dtype, readTensorBytes(tensor));
     applyScales(stored, tensor);
+    if (tensor.addsOne) for (let i = 0; i < stored.length; i++) stored[i] += 1;
     if (tensor.pairedRows === undefined) return stored;
     return unpairRows(stored, rowElements(tensor.shape), tensor.pairedRows, new Float32Array(stored.length));
   }

@@ -6,12 +6,13 @@ import type { Pointer } from "bun:ffi";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
 import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
-import { Matrix, type MatrixOptions } from "./matrix.ts";
+import { finishCodes, Matrix, type MatrixOptions, type Norm } from "./matrix.ts";
 
 export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
 export { kvBytesOf } from "./kv-pool.ts";
 export { KernelError } from "./library.ts";
-export type { Matrix, MatrixOptions, ProductOptions, StoredWeights } from "./matrix.ts";
+export type { Matrix, MatrixOptions, Norm, ProductOptions, StoredWeights } from "./matrix.ts";
+export { isGate } from "./matrix.ts";
 
 const isaCodes = {
   ...{ auto: 0, reference: 1, avx2: 2, avx512: 3, amx: 4 },
@@ -41,6 +42,18 @@ export interface EmbeddingTable {
 }
 
 const tableTypeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
+
+/** Rows that pass an RMSNorm. */
+export interface NormOptions {
+  /** [width] weights, and the epsilon. */
+  readonly norm: Norm;
+  /** store: out = factor * RMSNorm(x), and out may be x; add: that is added to out. */
+  readonly finish: "store" | "add";
+  readonly factor?: number;
+  /** Floats between two rows of x, and of out; default: as many as a row has. */
+  readonly xStride?: number;
+  readonly outStride?: number;
+}
 
 /** Builds the library if it is not in the cache, loads it and opens a context. */
 export async function openCpuKernels(options: CpuKernelOptions): Promise<CpuKernels> {
@@ -123,6 +136,34 @@ export class CpuKernels {
       out,
     );
     this.#library.check("spg_embed_rows", status);
+  }
+
+  /** RMSNorm of the first `rowCount` rows of x; a row's bits depend on that row alone. */
+  normRows(x: Float32Array, rowCount: number, out: Float32Array, options: NormOptions): void {
+    this.#assertOpen();
+    const { norm, finish, factor = 1 } = options;
+    const width = norm.weights.length;
+    const { xStride = width, outStride = width } = options;
+    assertInteger("rowCount", rowCount, 1, 2 ** 20);
+    assertInteger("xStride", xStride, width, 2 ** 30);
+    assertInteger("outStride", outStride, width, 2 ** 30);
+    assertLength("norm", norm.weights, 1);
+    assertLength("x", x, (rowCount - 1) * xStride + width);
+    assertLength("out", out, (rowCount - 1) * outStride + width);
+    const status = this.#library.symbols.spg_norm_rows(
+      this.#context,
+      x,
+      rowCount,
+      width,
+      xStride,
+      norm.weights,
+      norm.epsilon,
+      finishCodes[finish],
+      factor,
+      out,
+      outStride,
+    );
+    this.#library.check("normRows", status);
   }
 
   /** Frees every pool and matrix and ends the threads. */

@@ -13,6 +13,16 @@ export interface RopeOptions {
   readonly attentionFactor?: number;
   /** [layerCount] Are q and k of this layer rotated? Default: all. */
   readonly layers?: readonly boolean[];
+  /** A table of its own, of as many frequencies, for the layers that slide. */
+  readonly sliding?: { readonly inverseFrequencies: Float32Array | Float64Array; readonly attentionFactor: number };
+}
+
+/** Layers in which a row sees the tokens of its last positions alone. */
+export interface SlidingWindow {
+  /** How many, the row's own included. */
+  readonly tokens: number;
+  /** [layerCount] Does this layer slide? */
+  readonly layers: readonly boolean[];
 }
 
 /** How K and V lie in memory: numbers of their own, or in groups of 32 that share a power of two (kernels/abi.h: MX8). */
@@ -38,6 +48,7 @@ export interface KvPoolOptions {
   readonly headDim: number;
   readonly kvType: KvType;
   readonly rope: RopeOptions;
+  readonly window?: SlidingWindow | undefined;
   /** Chain positions are below it, segment offsets below it in size: the model's context. */
   readonly maxPositions: number;
   /** false: every piece loads its blocks itself, for comparison. Default true; results are the same. */
@@ -73,17 +84,31 @@ function configBytes(options: KvPoolOptions): Int32Array {
     ["interleaved", rope.interleaved ? 1 : 0],
     ["maxPositions", options.maxPositions],
     ["packing", options.packing === false ? 0 : 1],
+    ["window.tokens", options.window?.tokens ?? 0],
+    ["rope tables", rope.sliding === undefined ? 1 : 2],
   ];
-  const config = new Int32Array(15);
+  const config = new Int32Array(17);
   integers.forEach(([name, value], index) => {
     assertInteger(name, value, 0, maxInt32);
     config[index] = value;
   });
-  const factors = new Float32Array(config.buffer, 44, 4);
+  const factors = new Float32Array(config.buffer, 52, 4);
   factors[0] = options.softmaxScale ?? 1 / Math.sqrt(options.headDim);
   factors[1] = rope.attentionFactor ?? 1;
   factors[2] = options.normEpsilon ?? 1e-6;
+  factors[3] = rope.sliding?.attentionFactor ?? 1;
   return config;
+}
+
+/** What each layer is, as spg_layer has it. */
+function layerKinds({ layerCount, rope, window }: KvPoolOptions): Uint8Array {
+  if (rope.layers !== undefined) assertSameLength("rope.layers", rope.layers, layerCount);
+  if (window !== undefined) assertSameLength("window.layers", window.layers, layerCount);
+  return Uint8Array.from({ length: layerCount }, (_, layer) => {
+    const slides = window?.layers[layer] === true;
+    const second = slides && rope.sliding !== undefined;
+    return (rope.layers?.[layer] === false ? 0 : 1) + (second ? 2 : 0) + (slides ? 4 : 0);
+  });
 }
 
 export class KvPool {
@@ -105,13 +130,14 @@ export class KvPool {
   constructor(library: KernelLibrary, context: Pointer, options: KvPoolOptions, onClose: () => void) {
     const config = configBytes(options);
     // One spare element: bun:ffi refuses an empty array, and a model without RoPE has no frequencies.
-    const frequencies = Float64Array.of(...options.rope.inverseFrequencies, 0);
-    const ropeLayers = Uint8Array.from(options.rope.layers ?? Array(options.layerCount).fill(true), Number);
-    assertSameLength("rope.layers", ropeLayers, options.layerCount);
+    const { inverseFrequencies, sliding } = options.rope;
+    const frequencies = Float64Array.of(...inverseFrequencies, ...(sliding?.inverseFrequencies ?? []), 0);
+    if (sliding) assertSameLength("rope.sliding", sliding.inverseFrequencies, inverseFrequencies.length);
+    const kinds = layerKinds(options);
     this.#library = library;
     this.#onClose = onClose;
     this.#pool = openHandle((out) =>
-      library.check("spg_pool_open", library.symbols.spg_pool_open(context, config, frequencies, ropeLayers, out)),
+      library.check("spg_pool_open", library.symbols.spg_pool_open(context, config, frequencies, kinds, out)),
     );
     this.options = options;
     this.qkvWidth = (options.queryHeads + 2 * options.kvHeads) * options.headDim;
@@ -144,6 +170,7 @@ export class KvPool {
     assertSameLength("segmentBlockStarts", batch.segmentBlockStarts, segmentCount);
     assertSameLength("segmentFirstTokens", batch.segmentFirstTokens, segmentCount);
     assertSameLength("segmentTokenCounts", batch.segmentTokenCounts, segmentCount);
+    if (batch.segmentPositions) assertSameLength("segmentPositions", batch.segmentPositions, segmentCount);
     const status = this.#library.symbols.spg_step_begin(
       pool,
       batch.positions,
@@ -156,6 +183,7 @@ export class KvPool {
       batch.segmentFirstTokens,
       batch.segmentTokenCounts,
       batch.segmentOffsets,
+      batch.segmentPositions ?? null,
       segmentCount,
       batch.blockIds,
       batch.blockIds.length,

@@ -23,7 +23,7 @@ const symbols = {
   spg_pool_bytes: { args: ["ptr"], returns: "i64" },
   spg_pool_resident_bytes: { args: ["ptr"], returns: "i64" },
   spg_step_begin: {
-    args: ["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "i32", "ptr", "ptr", "ptr", "ptr", "i32", "ptr", "i32"],
+    args: ["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i32", "ptr", "i32"],
     returns: "i32",
   },
   spg_attention: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
@@ -36,7 +36,11 @@ const symbols = {
   spg_matrix_bytes: { args: ["ptr"], returns: "i64" },
   spg_matrix_fill: { args: ["ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
   spg_multiply: {
-    args: ["ptr", "ptr", "i32", "i32", "ptr", "f32", "i32", "i32", "f32", "ptr", "ptr", "i32"],
+    args: ["ptr", "ptr", "i32", "i32", "ptr", "ptr", "f32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "i32", "ptr"],
+    returns: "i32",
+  },
+  spg_norm_rows: {
+    args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "f32", "i32", "f32", "ptr", "i32"],
     returns: "i32",
   },
   spg_embed_rows: { args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "ptr"], returns: "i32" },

@@ -3,7 +3,7 @@ import type { Pointer } from "bun:ffi";
 import { assertInteger, assertLength, type KernelLibrary, openHandle } from "./library.ts";
 
 const formCodes = { b16: 0, int8: 1 } as const;
-const finishCodes = { store: 0, add: 1, gate: 2 } as const;
+export const finishCodes = { store: 0, add: 1, gate: 2, gateGelu: 3 } as const;
 const typeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
 
 /** Weights as they stand in a file, row after row. */
@@ -29,18 +29,44 @@ export interface RowsPlace {
   readonly everyOtherPanel?: boolean;
 }
 
+/** An RMSNorm. */
+export interface Norm {
+  readonly weights: Float32Array;
+  readonly epsilon: number;
+}
+
 export interface ProductOptions {
   /** Floats between two rows of x, and of out; default: as many as a row has. */
-  readonly xStride?: number;
+  readonly xStride?: number | undefined;
   readonly outStride?: number;
-  /** Weights of an RMSNorm that x passes first, and its epsilon. */
-  readonly norm?: { readonly weights: Float32Array; readonly epsilon: number };
-  /** store: out = factor x W^T + bias; add: added to out; gate: silu(gate) * up, half as many outputs. Default store. */
+  /** What x passes first. */
+  readonly norm?: Norm | undefined;
+  /**
+   * store: out = factor x W^T + bias; add: added to out; gate: silu(gate) * up, half as many outputs; gateGelu: the same
+   * with GELU as tanh approximates it. Default store.
+   */
   readonly finish?: keyof typeof finishCodes;
   readonly factor?: number;
-  readonly bias?: Float32Array;
+  /** [rowCount] which row of x each is; default: the first ones. */
+  readonly xRows?: Int32Array | undefined;
+  /** With `add`: [rowCount] the row of out that each is added to, rising; and what each is multiplied by before. */
+  readonly outRows?: Int32Array | undefined;
+  readonly rowFactors?: Float32Array | undefined;
+  readonly bias?: Float32Array | undefined;
   /** On AMX, in b16: how many bfloat16 numbers make up a number of x. 3: exactly; 2: 16 bits; 1: 8 bits. Default 2. */
   readonly parts?: 1 | 2 | 3;
+}
+
+/** Half of the outputs are gates. */
+export const isGate = (finish: ProductOptions["finish"]): boolean => finish === "gate" || finish === "gateGelu";
+
+/** The greatest row that is named. */
+function lastRow(name: string, rows: Int32Array | undefined, rowCount: number): number {
+  if (rows === undefined) return rowCount - 1;
+  assertLength(name, rows, rowCount);
+  let last = 0;
+  for (let i = 0; i < rowCount; i++) last = Math.max(last, rows[i]);
+  return last;
 }
 
 export class Matrix {
@@ -80,13 +106,14 @@ export class Matrix {
   multiply(x: Float32Array, rowCount: number, out: Float32Array, options: ProductOptions = {}): void {
     const { outputs, inputs } = this.options;
     const { finish = "store", norm, factor = 1, bias, parts = 2 } = options;
-    const width = finish === "gate" ? outputs / 2 : outputs;
+    const width = isGate(finish) ? outputs / 2 : outputs;
     const { xStride = inputs, outStride = width } = options;
     assertInteger("rowCount", rowCount, 1, 2 ** 20);
     assertInteger("xStride", xStride, inputs, 2 ** 30);
     assertInteger("outStride", outStride, Math.ceil(width), 2 ** 30);
-    assertLength("x", x, (rowCount - 1) * xStride + inputs);
-    assertLength("out", out, (rowCount - 1) * outStride + width);
+    assertLength("x", x, lastRow("xRows", options.xRows, rowCount) * xStride + inputs);
+    assertLength("out", out, lastRow("outRows", options.outRows, rowCount) * outStride + width);
+    if (options.rowFactors !== undefined) assertLength("rowFactors", options.rowFactors, rowCount);
     if (norm !== undefined) assertLength("norm", norm.weights, inputs);
     if (bias !== undefined) assertLength("bias", bias, outputs);
     const status = this.#library.symbols.spg_multiply(
@@ -94,14 +121,17 @@ export class Matrix {
       x,
       rowCount,
       xStride,
+      options.xRows ?? null,
       norm?.weights ?? null,
       norm?.epsilon ?? 0,
       parts,
       finishCodes[finish],
       factor,
       bias ?? null,
+      options.rowFactors ?? null,
       out,
       outStride,
+      options.outRows ?? null,
     );
     if (status !== 0) this.#library.check("multiply", status);
   }

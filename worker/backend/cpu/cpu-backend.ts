@@ -124,6 +124,7 @@ export class CpuBackend implements Backend {
       headDim: config.headDim,
       kvType: options.kvType,
       rope: config.rope,
+      window: config.window,
       softmaxScale: config.softmaxScale,
       maxPositions: config.contextTokens,
       normEpsilon: config.rmsNormEps,
@@ -158,6 +159,7 @@ export class CpuBackend implements Backend {
         segmentFirstTokens: Int32Array.of(0),
         segmentTokenCounts: Int32Array.of(rows),
         segmentOffsets: Int32Array.of(0),
+        segmentPositions: Int32Array.of(0),
         blockIds: Int32Array.from({ length: blockCountForTokens(rows, blockTokens) }, (_, i) => i),
         logitRows: Int32Array.of(rows - 1),
       });
@@ -281,7 +283,7 @@ function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "
 
 function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {
   return Array.from({ length: model.config.layerCount }, (_, layer) => {
-    if (!model.config.qkNorm) return undefined;
+    if (model.config.qkNorm !== "head") return undefined;
     const read = (name: string) => model.weights.float32(`model.layers.${layer}.self_attn.${name}.weight`);
     return { q: read("q_norm"), k: read("k_norm") };
   });

@@ -6,10 +6,17 @@
  *   middle  attention, residual      -> residual, qkv              O + MLP of layer i - 1, norm, QKV of layer i
  *   exit    attention, residual      -> logits                     O + MLP of the last layer, norm, head
  *
+ * Behind a layer with experts (expert-layers.ts) there are two in place of a middle or an exit:
+ *
+ *   before  attention, residual      -> residual                   O of layer i - 1
+ *   behind  residual                 -> qkv, or logits             norm, QKV of layer i; or norm, head
+ *
  * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`. Constant factors of a model (the
  * residual multiplier, the divisor of logits) are folded into the weights that come before them.
  */
 import type { ModelConfig } from "../../model/config.ts";
+import type { LayerNorms } from "../../model/family.ts";
+import { layerNorm } from "../../model/tensor-layout.ts";
 import type { Weights } from "../../model/weights.ts";
 import type { WeightMode } from "./dense.ts";
 import { OnnxGraph } from "./onnx-writer.ts";
@@ -35,23 +42,50 @@ export class DenseGraphs {
     return (this.#config.headCount + 2 * this.#config.kvHeadCount) * this.#config.headDim;
   }
 
-  /** Writes graph `index` of 0..layerCount as ONNX bytes. */
-  build(index: number): Uint8Array {
-    const { hiddenSize, headCount, headDim, layerCount, residualMultiplier: factor } = this.#config;
+  /** O of a layer with experts, which come after it. */
+  beforeExperts(layer: number): Uint8Array {
+    const { hiddenSize, headCount, headDim } = this.#config;
     const graph = new OnnxGraph();
     const residual = graph.input("residual", "float32", ["rows", hiddenSize]);
-    if (index === 0) {
-      this.#qkv(graph, 0, this.#norm(graph, residual, this.#layer(0, "input_layernorm")));
-      return graph.toBytes();
+    const attention = graph.input("attention", "float32", ["rows", headCount * headDim]);
+    const added = this.#branch(graph, attention, [this.#layer(layer, "self_attn.o_proj")], layer, "afterAttention");
+    const sum = graph.output("residual_out", "float32", ["rows", hiddenSize]);
+    graph.node({ op: "Add", inputs: [added, residual], outputs: [sum] });
+    return graph.toBytes();
+  }
+
+  /** What follows the experts of layer `index` - 1: q, k and v of layer `index`, or the head. */
+  behindExperts(index: number): Uint8Array {
+    const graph = new OnnxGraph();
+    const residual = graph.input("residual", "float32", ["rows", this.#config.hiddenSize]);
+    if (index < this.#config.layerCount) {
+      this.#qkv(graph, index, this.#normAt(graph, residual, index, "beforeAttention"));
+    } else {
+      this.#head(graph, this.#norm(graph, residual, "model.norm.weight"));
     }
+    return graph.toBytes();
+  }
+
+  /** Writes graph `index` of 0..layerCount as ONNX bytes. */
+  build(index: number): Uint8Array {
+    if (index === 0) return this.behindExperts(0);
+    const { hiddenSize, headCount, headDim, layerCount } = this.#config;
+    const graph = new OnnxGraph();
+    const residual = graph.input("residual", "float32", ["rows", hiddenSize]);
     const attention = graph.input("attention", "float32", ["rows", headCount * headDim]);
     const previous = index - 1;
-    const projected = this.#linear(graph, attention, [this.#layer(previous, "self_attn.o_proj")], { factor });
+    const added = this.#branch(
+      graph,
+      attention,
+      [this.#layer(previous, "self_attn.o_proj")],
+      previous,
+      "afterAttention",
+    );
     const middle = graph.name("residual");
-    const mlpIn = this.#addNorm(graph, projected, residual, this.#layer(previous, "post_attention_layernorm"), middle);
+    const mlpIn = this.#addNorm(graph, added, residual, this.#normName(previous, "beforeMlp"), middle);
     const mlpOut = this.#mlp(graph, previous, mlpIn);
     const last = index === layerCount;
-    const normName = last ? "model.norm.weight" : this.#layer(index, "input_layernorm");
+    const normName = last ? "model.norm.weight" : this.#normName(index, "beforeAttention");
     const sum = last ? graph.name("residual") : graph.output("residual_out", "float32", ["rows", hiddenSize]);
     const normed = this.#addNorm(graph, mlpOut, middle, normName, sum);
     if (last) this.#head(graph, normed);
@@ -59,23 +93,44 @@ export class DenseGraphs {
     return graph.toBytes();
   }
 
+  /** What attention or the MLP adds to the residual stream; a norm behind it has the model's factor in its weights. */
+  #branch(graph: OnnxGraph, input: string, weightNames: readonly string[], layer: number, place: keyof LayerNorms) {
+    const { residualMultiplier: factor } = this.#config;
+    const normName = this.#normName(layer, place);
+    if (normName === undefined) return this.#linear(graph, input, weightNames, { factor });
+    return this.#norm(graph, this.#linear(graph, input, weightNames), normName, factor);
+  }
+
+  #normName(layer: number, place: keyof LayerNorms): string | undefined {
+    return this.#config.layerNorms[place] === undefined ? undefined : `${layerNorm(layer, place)}.weight`;
+  }
+
+  #normAt(graph: OnnxGraph, input: string, layer: number, place: keyof LayerNorms): string {
+    const normName = this.#normName(layer, place);
+    return normName === undefined ? input : this.#norm(graph, input, normName);
+  }
+
   #layer(layer: number, name: string): string {
     return `model.layers.${layer}.${name}.weight`;
   }
 
-  #norm(graph: OnnxGraph, input: string, weightName: string): string {
+  #norm(graph: OnnxGraph, input: string, weightName: string, factor = 1): string {
     const output = graph.name("normed");
     graph.node({
       op: "SimplifiedLayerNormalization",
-      inputs: [input, this.#vector(graph, weightName)],
+      inputs: [input, this.#vector(graph, weightName, factor)],
       outputs: [output],
       attributes: { axis: { int: -1 }, epsilon: { float: this.#config.rmsNormEps } },
     });
     return output;
   }
 
-  /** Adds RMSNorm of (a + b), and the sum itself under the name `sum`. */
-  #addNorm(graph: OnnxGraph, a: string, b: string, weightName: string, sum: string): string {
+  /** Adds RMSNorm of (a + b), and the sum itself under the name `sum`; without a norm the sum alone. */
+  #addNorm(graph: OnnxGraph, a: string, b: string, weightName: string | undefined, sum: string): string {
+    if (weightName === undefined) {
+      graph.node({ op: "Add", inputs: [a, b], outputs: [sum] });
+      return sum;
+    }
     const output = graph.name("normed");
     graph.node({
       op: "SkipSimplifiedLayerNormalization",
@@ -87,32 +142,38 @@ export class DenseGraphs {
     return output;
   }
 
-  #vector(graph: OnnxGraph, weightName: string): string {
-    const data = this.#weights.float32(weightName);
+  #vector(graph: OnnxGraph, weightName: string, factor = 1): string {
+    const data = this.#stacked([weightName], factor);
     return graph.initializer(graph.name("norm"), [data.length], data);
   }
 
   #mlp(graph: OnnxGraph, layer: number, input: string): string {
     const gate = this.#linear(graph, input, [this.#layer(layer, "mlp.gate_proj")]);
     const up = this.#linear(graph, input, [this.#layer(layer, "mlp.up_proj")]);
-    const activated = graph.name("silu");
+    const activated = graph.name("activated");
     const product = graph.name("gated");
-    // QuickGelu with alpha 1 is x * sigmoid(x), which is SiLU; it takes one pass.
+    // QuickGelu with alpha 1 is x * sigmoid(x), which is SiLU; FastGelu is GELU as tanh approximates it. Both take one pass.
+    const isGelu = this.#config.activation === "gelu";
     graph.node({
-      op: "QuickGelu",
+      op: isGelu ? "FastGelu" : "QuickGelu",
       domain: "com.microsoft",
       inputs: [gate],
       outputs: [activated],
-      attributes: { alpha: { float: 1 } },
+      attributes: isGelu ? {} : { alpha: { float: 1 } },
     });
     graph.node({ op: "Mul", inputs: [activated, up], outputs: [product] });
-    const { residualMultiplier: factor } = this.#config;
-    return this.#linear(graph, product, [this.#layer(layer, "mlp.down_proj")], { factor });
+    return this.#branch(graph, product, [this.#layer(layer, "mlp.down_proj")], layer, "afterMlp");
   }
 
   #qkv(graph: OnnxGraph, layer: number, input: string): void {
     const names = ["q_proj", "k_proj", "v_proj"].map((name) => this.#layer(layer, `self_attn.${name}`));
     const qkv = graph.output("qkv", "float32", ["rows", this.qkvSize]);
+    if (this.#config.qkNorm === "projection") {
+      const [q, k, v] = names.map((name) => this.#linear(graph, input, [name]));
+      const normed = [q, k].map((x, i) => this.#norm(graph, x, this.#layer(layer, `self_attn.${["q", "k"][i]}_norm`)));
+      graph.node({ op: "Concat", inputs: [...normed, v], outputs: [qkv], attributes: { axis: { int: -1 } } });
+      return;
+    }
     if (!this.#config.qkvBias) {
       this.#linear(graph, input, names, { output: qkv });
       return;

@@ -23,6 +23,7 @@ export function reduceToLogitRows(batch: Batch): Batch {
     segmentFirstTokens: new Int32Array(segmentCount),
     segmentTokenCounts: new Int32Array(segmentCount),
     segmentOffsets: new Int32Array(segmentCount),
+    ...(batch.segmentPositions && { segmentPositions: new Int32Array(segmentCount) }),
     blockIds: batch.blockIds,
     logitRows: Int32Array.from(rows, (_, i) => i),
   };
@@ -34,6 +35,9 @@ export function reduceToLogitRows(batch: Batch): Batch {
       reduced.segmentFirstTokens[at] = batch.segmentFirstTokens[s];
       reduced.segmentTokenCounts[at] = batch.segmentTokenCounts[s];
       reduced.segmentOffsets[at] = batch.segmentOffsets[s];
+      if (batch.segmentPositions && reduced.segmentPositions) {
+        reduced.segmentPositions[at] = batch.segmentPositions[s];
+      }
     }
     reduced.segmentTokenCounts[at - 1] -= batch.pieceRows[piece + 1] - 1 - row;
     reduced.pieceSegments[i + 1] = at;

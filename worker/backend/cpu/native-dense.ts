@@ -2,79 +2,101 @@
  * Dense algebra by our own products: a layer is four of them, and norms, gate, bias and residual are done on their way
  * in and out. The residual stream stays in the first of its two buffers.
  */
-import type { ModelConfig } from "../../model/config.ts";
-import { holdsBfloat16, type StoredTensor } from "../../model/stored-form.ts";
-import type { Weights } from "../../model/weights.ts";
-import type { CpuKernels, Matrix, ProductOptions } from "../../native/cpu-kernels.ts";
-import type { Dense, DenseParts, WeightMode } from "./dense.ts";
+import type { LayerNorms } from "../../model/family.ts";
+import type { Matrix, Norm } from "../../native/cpu-kernels.ts";
+import type { Dense, DenseParts } from "./dense.ts";
+import { ExpertLayers } from "./expert-layers.ts";
 import { gatherRows } from "./logit-rows.ts";
-
-/** Multiply-adds between two looks at messages: 2 to 40 ms of work, by the instruction set. */
-const multiplyAddsBetweenLooks = 2e9;
-/** Rows that products share loads of weights for. */
-const rowPanels = 32;
-/** Outputs that lie together in a matrix (kernels/abi.h: GATE). */
-const panelOutputs = 16;
+import { type GatedMlp, Packer, paddedOutputs } from "./packer.ts";
+import { Products } from "./products.ts";
 
 interface Layer {
-  readonly inputNorm: Float32Array;
+  readonly norms: { readonly [place in keyof LayerNorms]: Norm | undefined };
+  /** Norms of q and k over all heads of a row. */
+  readonly projectionNorms: { readonly q: Norm; readonly k: Norm } | undefined;
   readonly qkv: Matrix;
   readonly qkvBias: Float32Array | undefined;
   readonly o: Matrix;
-  readonly mlpNorm: Float32Array;
-  readonly gateUp: Matrix;
-  readonly down: Matrix;
+  /** undefined: the layer has experts. */
+  readonly mlp: GatedMlp | undefined;
 }
 
 export class NativeDense implements Dense {
   readonly #parts: DenseParts;
   readonly #layers: readonly Layer[];
-  readonly #norm: Float32Array;
+  readonly #norm: Norm;
   readonly #head: Matrix;
+  /** [maxRows, hiddenSize] what attention or the MLP adds to the residual stream, before its norm. */
+  readonly #branch: Float32Array;
   /** [maxRows, gatedWidth] what silu(gate) * up gives; zeros behind ffnSize. */
   readonly #gated: Float32Array;
   readonly #gatedWidth: number;
-  #sinceLook = 0;
+  readonly #products = new Products();
+  readonly #experts: ExpertLayers | undefined;
 
-  private constructor(parts: DenseParts, layers: readonly Layer[], head: Matrix) {
+  private constructor(parts: DenseParts, packer: Packer) {
+    const { config, maxRows } = parts;
     this.#parts = parts;
-    this.#layers = layers;
-    this.#head = head;
-    this.#norm = parts.weights.float32("model.norm.weight");
-    this.#gatedWidth = paddedOutputs(parts.config.ffnSize);
-    this.#gated = new Float32Array(parts.maxRows * this.#gatedWidth);
+    this.#layers = Array.from({ length: config.layerCount }, (_, index) => layerOf(parts, packer, index));
+    this.#head = packer.head();
+    this.#norm = packer.norm("model.norm");
+    this.#experts = ExpertLayers.open(parts, packer, this.#products);
+    this.#gatedWidth = paddedOutputs(config.ffnSize);
+    const hasMlps = this.#layers.some(({ mlp }) => mlp !== undefined);
+    this.#gated = new Float32Array(hasMlps ? maxRows * this.#gatedWidth : 0);
+    const { afterAttention, afterMlp } = config.layerNorms;
+    const hasBranches = afterAttention !== undefined || afterMlp !== undefined;
+    this.#branch = new Float32Array(hasBranches ? maxRows * config.hiddenSize : 0);
   }
 
   static async open(parts: DenseParts): Promise<NativeDense> {
-    const { config, weights, weightMode, kernels } = parts;
-    const packer = new Packer(config, weights, weightMode, kernels);
-    const layers = Array.from({ length: config.layerCount }, (_, index) => packer.layer(index));
-    return new NativeDense(parts, layers, packer.head());
+    return new NativeDense(parts, new Packer(parts));
   }
 
   async run(index: number, rows: number): Promise<void> {
     const { residual, qkv } = this.#parts.buffers;
     if (index > 0) await this.#finishLayer(index - 1, rows);
-    const { inputNorm, qkv: matrix, qkvBias: bias } = this.#layers[index];
-    await this.#multiply(matrix, residual[0], rows, qkv, { norm: this.#normOf(inputNorm), bias });
+    const { norms, projectionNorms, qkv: matrix, qkvBias: bias } = this.#layers[index];
+    await this.#products.multiply(matrix, residual[0], rows, qkv, { norm: norms.beforeAttention, bias });
+    if (projectionNorms === undefined) return;
+    const xStride = matrix.options.outputs;
+    const inPlace = { finish: "store", xStride, outStride: xStride } as const;
+    this.#parts.kernels.normRows(qkv, rows, qkv, { ...inPlace, norm: projectionNorms.q });
+    const k = qkv.subarray(projectionNorms.q.weights.length);
+    this.#parts.kernels.normRows(k, rows, k, { ...inPlace, norm: projectionNorms.k });
   }
 
   async head(rows: number): Promise<void> {
     const { residual, logits } = this.#parts.buffers;
     const { layerCount, logitsDivisor } = this.#parts.config;
     await this.#finishLayer(layerCount - 1, rows);
-    const options = { norm: this.#normOf(this.#norm), factor: 1 / logitsDivisor };
-    await this.#multiply(this.#head, residual[0], rows, logits, options);
+    await this.#products.multiply(this.#head, residual[0], rows, logits, {
+      norm: this.#norm,
+      factor: 1 / logitsDivisor,
+    });
   }
 
   /** O and MLP of a layer. */
   async #finishLayer(index: number, rows: number): Promise<void> {
     const { residual, attention } = this.#parts.buffers;
-    const { o, mlpNorm, gateUp, down } = this.#layers[index];
+    const { o, norms, mlp } = this.#layers[index];
+    await this.#addProduct(o, attention, rows, norms.afterAttention);
+    if (mlp === undefined) {
+      await this.#experts?.run(index, residual[0], rows);
+      return;
+    }
+    const { gateUp, down, finish } = mlp;
+    await this.#products.multiply(gateUp, residual[0], rows, this.#gated, { norm: norms.beforeMlp, finish });
+    await this.#addProduct(down, this.#gated, rows, norms.afterMlp, this.#gatedWidth);
+  }
+
+  /** Adds what a product gives to the residual stream, through a norm where there is one. */
+  async #addProduct(matrix: Matrix, x: Float32Array, rows: number, norm: Norm | undefined, xStride?: number) {
+    const [residual] = this.#parts.buffers.residual;
     const sum = { finish: "add", factor: this.#parts.config.residualMultiplier } as const;
-    await this.#multiply(o, attention, rows, residual[0], sum);
-    await this.#multiply(gateUp, residual[0], rows, this.#gated, { norm: this.#normOf(mlpNorm), finish: "gate" });
-    await this.#multiply(down, this.#gated, rows, residual[0], { ...sum, xStride: this.#gatedWidth });
+    if (norm === undefined) return this.#products.multiply(matrix, x, rows, residual, { ...sum, xStride });
+    await this.#products.multiply(matrix, x, rows, this.#branch, { xStride });
+    this.#parts.kernels.normRows(this.#branch, rows, residual, { ...sum, norm });
   }
 
   keepRows(rows: Int32Array): void {
@@ -83,121 +105,24 @@ export class NativeDense implements Dense {
   }
 
   async dispose(): Promise<void> {
-    for (const { qkv, o, gateUp, down } of this.#layers) for (const each of [qkv, o, gateUp, down]) each.close();
+    for (const { qkv, o, mlp } of this.#layers) {
+      for (const each of [qkv, o, ...(mlp ? [mlp.gateUp, mlp.down] : [])]) each.close();
+    }
+    this.#experts?.close();
     this.#head.close();
   }
-
-  #normOf(weights: Float32Array): NonNullable<ProductOptions["norm"]> {
-    return { weights, epsilon: this.#parts.config.rmsNormEps };
-  }
-
-  /** A large product in parts, a row's bits being its own, so that messages are seen in between. */
-  async #multiply(matrix: Matrix, x: Float32Array, rows: number, out: Float32Array, options: ProductOptions) {
-    const { outputs, inputs } = matrix.options;
-    const xStride = options.xStride ?? inputs;
-    const outStride = options.finish === "gate" ? outputs / 2 : outputs;
-    const panels = Math.floor(multiplyAddsBetweenLooks / (outputs * inputs * rowPanels));
-    const most = Math.max(1, panels) * rowPanels;
-    for (let first = 0; first < rows; first += most) {
-      const count = Math.min(most, rows - first);
-      matrix.multiply(x.subarray(first * xStride), count, out.subarray(first * outStride), options);
-      this.#sinceLook += count * outputs * inputs;
-      if (this.#sinceLook < multiplyAddsBetweenLooks) continue;
-      this.#sinceLook = 0;
-      await new Promise((resolve) => setImmediate(resolve));
-    }
-  }
 }
 
-function paddedOutputs(size: number): number {
-  return Math.ceil(size / panelOutputs) * panelOutputs;
-}
-
-/**
- * How many bfloat16 numbers a weight takes: float32 is held exactly, 8-bit weights to 16 bits, and exactly where their
- * scales are powers of two.
- */
-function partsOf(tensors: readonly StoredTensor[]): 1 | 2 | 3 {
-  if (tensors.some(({ dtype }) => dtype === "F32")) return 3;
-  return tensors.every(holdsBfloat16) ? 1 : 2;
-}
-
-/** Makes the matrices of a model's layers. */
-class Packer {
-  readonly #config: ModelConfig;
-  readonly #weights: Weights;
-  readonly #weightMode: WeightMode;
-  readonly #kernels: CpuKernels;
-
-  constructor(config: ModelConfig, weights: Weights, weightMode: WeightMode, kernels: CpuKernels) {
-    this.#config = config;
-    this.#weights = weights;
-    this.#weightMode = weightMode;
-    this.#kernels = kernels;
-  }
-
-  layer(index: number): Layer {
-    const named = (name: string) => `model.layers.${index}.${name}`;
-    const projections = ["q_proj", "k_proj", "v_proj"].map((name) => named(`self_attn.${name}`));
-    const qkvBias = this.#config.qkvBias
-      ? joined(projections.map((name) => this.#weights.float32(`${name}.bias`)))
-      : undefined;
-    return {
-      inputNorm: this.#weights.float32(named("input_layernorm.weight")),
-      qkv: this.#stacked(projections.map((name) => `${name}.weight`)),
-      qkvBias,
-      o: this.#stacked([named("self_attn.o_proj.weight")]),
-      mlpNorm: this.#weights.float32(named("post_attention_layernorm.weight")),
-      gateUp: this.#gated(named("mlp.gate_proj.weight"), named("mlp.up_proj.weight")),
-      down: this.#stacked([named("mlp.down_proj.weight")]),
-    };
-  }
-
-  head(): Matrix {
-    return this.#stacked([this.#config.tiedEmbeddings ? "model.embed_tokens.weight" : "lm_head.weight"]);
-  }
-
-  #open(names: readonly string[], outputs: number): Matrix {
-    const infos = names.map((name) => this.#weights.info(name));
-    const inputs = infos[0].shape[1];
-    if (this.#weightMode === "int8") return this.#kernels.openMatrix({ outputs, inputs, form: "int8" });
-    const parts = partsOf(infos);
-    return this.#kernels.openMatrix({ outputs, inputs, form: "b16", parts });
-  }
-
-  /** [W0; W1; …]: layers with the same input, their outputs side by side. */
-  #stacked(names: readonly string[]): Matrix {
-    const rowCounts = names.map((name) => this.#weights.info(name).shape[0]);
-    const matrix = this.#open(
-      names,
-      rowCounts.reduce((sum, count) => sum + count),
-    );
-    let firstOutput = 0;
-    for (const [index, name] of names.entries()) {
-      const rowCount = rowCounts[index];
-      matrix.fill({ data: this.#weights.float32(name), type: "float32" }, { rowCount, firstOutput });
-      firstOutput += rowCount;
-    }
-    return matrix;
-  }
-
-  #gated(gate: string, up: string): Matrix {
-    const rowCount = this.#config.ffnSize;
-    const matrix = this.#open([gate, up], 2 * paddedOutputs(rowCount));
-    for (const [index, name] of [gate, up].entries()) {
-      const place = { rowCount, firstOutput: index * panelOutputs, everyOtherPanel: true };
-      matrix.fill({ data: this.#weights.float32(name), type: "float32" }, place);
-    }
-    return matrix;
-  }
-}
-
-function joined(parts: readonly Float32Array[]): Float32Array {
-  const out = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    out.set(part, at);
-    at += part.length;
-  }
-  return out;
+function layerOf({ config }: DenseParts, packer: Packer, index: number): Layer {
+  const named = (name: string) => `model.layers.${index}.${name}`;
+  const hasProjectionNorms = config.qkNorm === "projection";
+  return {
+    norms: packer.layerNorms(index),
+    projectionNorms: hasProjectionNorms
+      ? { q: packer.norm(named("self_attn.q_norm")), k: packer.norm(named("self_attn.k_norm")) }
+      : undefined,
+    ...packer.projections(index),
+    o: packer.stacked([named("self_attn.o_proj.weight")]),
+    mlp: config.experts?.layers[index] ? undefined : packer.mlp(named("mlp")),
+  };
 }

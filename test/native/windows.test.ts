@@ -1,0 +1,153 @@
+/** Layers that slide: against the slow twin, the same bits in every batch, and what is refused. */
+import { afterAll, describe, expect, test } from "bun:test";
+import { buildCpuKernels } from "../../kernels/build.ts";
+import { CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import { testSeed } from "../support/seed.ts";
+import {
+  firstDifferentBits,
+  greatestDifference,
+  greatestExcess,
+  keyBound,
+  outBounds,
+  toFloats,
+  withAbsoluteValues,
+} from "./compare.ts";
+import { Random } from "./random.ts";
+import {
+  batchOf,
+  type Elements,
+  elementsOf,
+  openWorld,
+  type Piece,
+  randomOptions,
+  randomWorld,
+  type World,
+} from "./world.ts";
+
+const libraryPath = await buildCpuKernels();
+const oracle = new CpuKernels(libraryPath, { isa: "reference", threadCount: 1 });
+afterAll(() => oracle.close());
+
+/** Layer 0 sees all, layer 1 slides and is rotated by frequencies of its own. */
+function slidingOptions(random: Random, tokens: number): KvPoolOptions {
+  const options = randomOptions(random, { layerCount: 2 });
+  const { rope } = options;
+  const sliding = { inverseFrequencies: rope.inverseFrequencies.map((x) => x / 3), attentionFactor: 1 };
+  return {
+    ...options,
+    rope: { ...rope, attentionFactor: 1, layers: [true, true], sliding },
+    window: { tokens, layers: [false, true] },
+  };
+}
+
+/** Writes K and V of the step's rows and attends. */
+function run(kernels: CpuKernels, world: World) {
+  const pool = openWorld(kernels, world);
+  const out = new Float32Array(world.batch.positions.length * pool.outWidth).fill(Number.NaN);
+  pool.attention(1, world.qkv, out, world.norms);
+  const elements = elementsOf(pool).slice();
+  pool.close();
+  return { out, elements };
+}
+
+/** The oracle's output over exactly the K and V that `elements` holds. */
+function expectedOut(world: World, elements: Elements): Float32Array {
+  const pool = openWorld(oracle, { ...world, kv: elements });
+  const out = new Float32Array(world.batch.positions.length * pool.outWidth);
+  pool.attend(1, world.qkv, out, world.norms?.q);
+  pool.close();
+  return out;
+}
+
+/** The rows of one piece as a world of their own. */
+function pieceOf(world: World, index: number): World {
+  const piece: Piece = world.pieces[index];
+  const width = world.qkv.length / world.batch.positions.length;
+  const start = world.batch.pieceRows[index];
+  const qkv = world.qkv.slice(start * width, (start + piece.rowCount) * width);
+  return { ...world, pieces: [piece], batch: batchOf([piece], world.options.blockTokens), qkv };
+}
+
+/** Rounds of one test: random steps, whose window is about as long as their segments. */
+function forWorlds(rounds: number, body: (world: World) => void): void {
+  for (let round = 0; round < rounds; round++) {
+    const random = new Random(testSeed() + round);
+    const world = randomWorld(random, slidingOptions(random, random.pick([1, 2, 16, 17, 40, 80])));
+    try {
+      body(world);
+    } catch (error) {
+      throw new Error(`SPANGATE_TEST_SEED=${testSeed() + round}`, { cause: error });
+    }
+  }
+}
+
+describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
+  let kernels: CpuKernels | undefined;
+  try {
+    kernels = new CpuKernels(libraryPath, { isa, threadCount: 2 });
+  } catch {
+    // Reported below as skipped: this CPU lacks the instruction set.
+  }
+  afterAll(() => kernels?.close());
+  const testHere = test.skipIf(kernels === undefined);
+  const here = (): CpuKernels => kernels ?? oracle;
+
+  testHere("random steps agree with the oracle", () => {
+    let cut = 0;
+    forWorlds(20, (world) => {
+      const { out, elements } = run(here(), world);
+      const absolute = expectedOut(world, withAbsoluteValues(world, elements));
+      expect(
+        greatestExcess(out, expectedOut(world, elements), outBounds(world, toFloats(elements), absolute)),
+      ).toBeLessThanOrEqual(1);
+      const { window: _, ...seesAll } = world.options;
+      if (firstDifferentBits(run(here(), { ...world, options: seesAll }).out, out) >= 0) cut += 1;
+    });
+    // In most steps the window hides something, else they would show nothing.
+    expect(cut).toBeGreaterThan(10);
+  });
+
+  testHere("a row's bits are the same alone, in a batch, and without packing", () => {
+    forWorlds(12, (world) => {
+      const together = run(here(), world).out;
+      const unpacked = run(here(), { ...world, options: { ...world.options, packing: false } }).out;
+      expect(firstDifferentBits(unpacked, together)).toBe(-1);
+      const alone = world.pieces.flatMap((_, index) => [...run(here(), pieceOf(world, index)).out]);
+      expect(firstDifferentBits(Float32Array.from(alone), together)).toBe(-1);
+    });
+  });
+});
+
+test("copied tokens are rotated by the frequencies of their layer", () => {
+  const kernels = new CpuKernels(libraryPath, { threadCount: 2 });
+  for (let round = 0; round < 4; round++) {
+    const random = new Random(testSeed() + round);
+    const world = randomWorld(random, { ...slidingOptions(random, 16), kvType: "float32" });
+    const { slots } = world.batch;
+    const copies = { sourceSlots: slots, targetSlots: slots, deltas: slots.map((_, i) => 40 - i) };
+    const [actual, expected] = [kernels, oracle].map((each) => {
+      const pool = openWorld(each, world);
+      for (const layer of [0, 1]) pool.writeKv(layer, world.qkv, world.norms?.k);
+      pool.copyTokens(copies);
+      const elements = toFloats(elementsOf(pool)).slice();
+      pool.close();
+      return elements;
+    });
+    expect(greatestDifference(actual, expected)).toBeLessThanOrEqual(2 * keyBound(world, expected));
+  }
+  kernels.close();
+});
+
+test("a pool whose layers slide wants to know where segments stand", () => {
+  const random = new Random(testSeed());
+  const world = randomWorld(random, slidingOptions(random, 16));
+  const pool = openWorld(oracle, world);
+  const { segmentPositions, ...without } = world.batch;
+  expect(() => pool.beginStep(without)).toThrow(/segments have no positions/);
+  const negative = segmentPositions?.map(() => -1);
+  expect(() => pool.beginStep({ ...without, ...(negative && { segmentPositions: negative }) })).toThrow(/position/);
+  pool.close();
+  const options = slidingOptions(random, 16);
+  expect(() => oracle.openPool({ ...options, window: { tokens: 0, layers: [false, true] } })).toThrow(/out of range/);
+  expect(() => oracle.openPool({ ...options, window: { tokens: 4, layers: [true] } })).toThrow(/window.layers/);
+});

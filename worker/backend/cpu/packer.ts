@@ -1,0 +1,122 @@
+/** Makes matrices and norms of a model's weights, for products of our own. */
+import type { ModelConfig } from "../../model/config.ts";
+import type { LayerNorms } from "../../model/family.ts";
+import { holdsBfloat16, type StoredTensor } from "../../model/stored-form.ts";
+import { layerNorm } from "../../model/tensor-layout.ts";
+import type { Weights } from "../../model/weights.ts";
+import type { CpuKernels, Matrix, Norm } from "../../native/cpu-kernels.ts";
+import type { DenseParts, WeightMode } from "./dense.ts";
+
+/** Outputs that lie together in a matrix (kernels/abi.h: GATE). */
+const panelOutputs = 16;
+
+/** down(activation(gate) * up), gate and up in one matrix. */
+export interface GatedMlp {
+  readonly gateUp: Matrix;
+  readonly down: Matrix;
+  readonly finish: "gate" | "gateGelu";
+}
+
+/** Numbers of a row that a gate leaves: zeros behind `size`. */
+export function paddedOutputs(size: number): number {
+  return Math.ceil(size / panelOutputs) * panelOutputs;
+}
+
+/**
+ * How many bfloat16 numbers a weight takes: float32 is held exactly, 8-bit weights to 16 bits, and exactly where their
+ * scales are powers of two.
+ */
+function partsOf(tensors: readonly StoredTensor[]): 1 | 2 | 3 {
+  if (tensors.some(({ dtype }) => dtype === "F32")) return 3;
+  return tensors.every(holdsBfloat16) ? 1 : 2;
+}
+
+export class Packer {
+  readonly #config: ModelConfig;
+  readonly #weights: Weights;
+  readonly #weightMode: WeightMode;
+  readonly #kernels: CpuKernels;
+
+  constructor({ config, weights, weightMode, kernels }: Omit<DenseParts, "buffers">) {
+    this.#config = config;
+    this.#weights = weights;
+    this.#weightMode = weightMode;
+    this.#kernels = kernels;
+  }
+
+  /** @param name without `.weight` */
+  norm(name: string): Norm {
+    return { weights: this.#weights.float32(`${name}.weight`), epsilon: this.#config.rmsNormEps };
+  }
+
+  /** Those that the layer has. */
+  layerNorms(index: number): { readonly [place in keyof LayerNorms]: Norm | undefined } {
+    const places = Object.keys(this.#config.layerNorms) as (keyof LayerNorms)[];
+    return Object.fromEntries(places.map((place) => [place, this.norm(layerNorm(index, place))]));
+  }
+
+  /** q, k and v of a layer as one matrix, and their biases. */
+  projections(index: number): { readonly qkv: Matrix; readonly qkvBias: Float32Array | undefined } {
+    const names = ["q_proj", "k_proj", "v_proj"].map((name) => `model.layers.${index}.self_attn.${name}`);
+    const biases = this.#config.qkvBias ? names.map((name) => this.#weights.float32(`${name}.bias`)) : undefined;
+    return { qkv: this.stacked(names.map((name) => `${name}.weight`)), qkvBias: biases && joined(biases) };
+  }
+
+  /** @param prefix of the names of its three tensors */
+  mlp(prefix: string): GatedMlp {
+    const [gate, up, down] = ["gate", "up", "down"].map((name) => `${prefix}.${name}_proj.weight`);
+    const finish = this.#config.activation === "gelu" ? "gateGelu" : "gate";
+    return { gateUp: this.#gated(gate, up), down: this.stacked([down]), finish };
+  }
+
+  head(): Matrix {
+    return this.stacked([this.#config.tiedEmbeddings ? "model.embed_tokens.weight" : "lm_head.weight"]);
+  }
+
+  /** A router, never in 8 bits: a small matrix whose rounding would send rows to other experts. */
+  router(name: string): Matrix {
+    return this.stacked([name], "float32");
+  }
+
+  /** [W0; W1; …]: layers with the same input, their outputs side by side. */
+  stacked(names: readonly string[], weightMode = this.#weightMode): Matrix {
+    const rowCounts = names.map((name) => this.#weights.info(name).shape[0]);
+    const outputs = rowCounts.reduce((sum, count) => sum + count);
+    const matrix = this.#open(names, outputs, weightMode);
+    let firstOutput = 0;
+    for (const [index, name] of names.entries()) {
+      const rowCount = rowCounts[index];
+      matrix.fill({ data: this.#weights.float32(name), type: "float32" }, { rowCount, firstOutput });
+      firstOutput += rowCount;
+    }
+    return matrix;
+  }
+
+  #open(names: readonly string[], outputs: number, weightMode: WeightMode): Matrix {
+    const infos = names.map((name) => this.#weights.info(name));
+    const inputs = infos[0].shape[1];
+    if (weightMode === "int8") return this.#kernels.openMatrix({ outputs, inputs, form: "int8" });
+    const parts = partsOf(infos);
+    return this.#kernels.openMatrix({ outputs, inputs, form: "b16", parts });
+  }
+
+  #gated(gate: string, up: string): Matrix {
+    const [rowCount] = this.#weights.info(gate).shape;
+    const matrix = this.#open([gate, up], 2 * paddedOutputs(rowCount), this.#weightMode);
+    for (const [index, name] of [gate, up].entries()) {
+      const place = { rowCount, firstOutput: index * panelOutputs, everyOtherPanel: true };
+      matrix.fill({ data: this.#weights.float32(name), type: "float32" }, place);
+    }
+    return matrix;
+  }
+}
+
+function joined(parts: readonly Float32Array[]): Float32Array {
+  const out = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    out.set(part, at);
+    at += part.length;
+  }
+  return out;
+}
