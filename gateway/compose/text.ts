@@ -34,7 +34,7 @@ export function openText(config: Config) {
   /** Encodes what `lowerSpan` will need, before the model's digest is known. */
   const encodeAhead = (document: LowerDocument): Promise<void> =>
     tokenizer.warm(documentPieces(template, document), false, document.salt, { chars: 0 });
-  const tokenBytes = new TokenBytes(modelText.tokenizer, template.calls?.signs);
+  const tokenBytes = new TokenBytes(modelText.tokenizer, template.signs);
   return { tokenizer, lowererFor, queryLowererFor, encodeAhead, tokenBytes };
 }
 

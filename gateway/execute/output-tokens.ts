@@ -41,6 +41,7 @@ class OutputReader implements TokenReader {
   readonly #tokenBytes: TokenBytes;
   readonly #detokenizer: Detokenizer | undefined;
   readonly #tokenIds: number[] = [];
+  readonly reasoningTokens = 0;
   #text = "";
   #stopped = false;
 

@@ -7,8 +7,7 @@ import type { Awaitable } from "../corpus/search/retrieve.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
-import type { CallReaderOptions } from "../tools/call-reader.ts";
-import { AnswerReader, type TokenReader } from "./answer-reader.ts";
+import { AnswerReader, type AnswerReading, type TokenReader } from "./answer-reader.ts";
 import type { CompletionEvent, EndEvent } from "./events.ts";
 
 /** The request to run, and the callback for its end. */
@@ -20,22 +19,15 @@ export interface RunInput extends Omit<DispatchRequest, "onAbandoned"> {
   readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
 
-export interface GenerationInput extends RunInput {
-  /** Strings that end the answer. They are not part of it. */
-  readonly stops: readonly string[];
-  /** How tool calls are recognized in the text; absent: the request has no tools. */
-  readonly calls?: CallReaderOptions | undefined;
-  /** The answer goes on from a text that the prompt ends with. */
-  readonly goesOn?: boolean | undefined;
-}
+export interface GenerationInput extends RunInput, AnswerReading {}
 
 /** Runs a plan and reads its tokens as an answer. @throws ApiError as Dispatcher.submit does */
 export function generate(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
-  { stops, calls, goesOn, ...input }: GenerationInput,
+  { stops, calls, reasoning, goesOn, ...input }: GenerationInput,
 ): AsyncGenerator<CompletionEvent, void> {
-  return runRead(dispatcher, input, () => new AnswerReader(tokenBytes, stops, calls, goesOn));
+  return runRead(dispatcher, input, () => new AnswerReader(tokenBytes, { stops, calls, reasoning, goesOn }));
 }
 
 /**
@@ -49,7 +41,7 @@ export function runRead(
   open: () => TokenReader,
 ): AsyncGenerator<CompletionEvent, void> {
   const stopper = new AbortController();
-  const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, false, event.usage.completionTokens));
+  const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, unread(event)));
   // The plan is submitted now, not at the first read, so that several completions run side by side and a refusal is
   // thrown here.
   const events = dispatcher.submit({ ...request, onAbandoned, signal: AbortSignal.any([signal, stopper.signal]) });
@@ -81,19 +73,35 @@ async function* eventsRead(
       yield { type: "restart" };
       continue;
     }
-    const end = { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
+    const last = reader.end();
+    const { reasoningTokens } = reader;
+    const end = endOf(event, { stoppedBy: stop, receivedTokens, reasoningTokens });
     // This is called before the last events are shown, because the reader may leave at any of them.
     onRunEnd?.(end);
-    for (const one of reader.end()) yield one;
+    for (const one of last) yield one;
     yield end;
   }
 }
 
+/** What was read of a completion when it ended. */
+interface ReadSoFar {
+  /** The stop string that ended it. */
+  readonly stoppedBy: string | undefined;
+  readonly receivedTokens: number;
+  readonly reasoningTokens: number;
+}
+
+/** Nobody reads: what the tokens were is not known. */
+const unread = ({ usage }: FinishedEvent): ReadSoFar => {
+  return { stoppedBy: undefined, receivedTokens: usage.completionTokens, reasoningTokens: 0 };
+};
+
 /** The end of a completion as its reader sees it. */
-function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
-  if (stopped) return { type: "end", reason: "stop", completionTokens: receivedTokens, report };
+function endOf(report: FinishedEvent, { stoppedBy, receivedTokens, reasoningTokens }: ReadSoFar): EndEvent {
+  const read = { type: "end", stoppedBy, reasoningTokens, report } as const;
+  if (stoppedBy !== undefined) return { ...read, reason: "stop", completionTokens: receivedTokens };
   const reason = report.reason === "prepared" ? "length" : report.reason;
-  return { type: "end", reason, completionTokens: report.usage.completionTokens, report };
+  return { ...read, reason, completionTokens: report.usage.completionTokens };
 }
 
 /** The events of several completions as they come, each with the index of its completion. */

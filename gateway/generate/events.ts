@@ -2,6 +2,12 @@
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 
+/** A piece of what the model thinks before it answers. */
+export interface ThinkingEvent {
+  readonly type: "thinking";
+  readonly text: string;
+}
+
 export interface TextEvent {
   readonly type: "text";
   readonly text: string;
@@ -24,13 +30,15 @@ export interface ArgumentsEvent {
   readonly text: string;
 }
 
-export type AnswerEvent = TextEvent | CallEvent | ArgumentsEvent;
+export type AnswerEvent = ThinkingEvent | TextEvent | CallEvent | ArgumentsEvent;
 
 export interface EndEvent {
   readonly type: "end";
   readonly reason: "stop" | "length" | "abort";
   /** Tokens up to the end of the text, including those of the stop string. */
   readonly completionTokens: number;
+  /** How many of them are thinking, its marks included. */
+  readonly reasoningTokens: number;
   /** The stop string that ended the completion. */
   readonly stoppedBy?: string | undefined;
   readonly report: FinishedEvent;

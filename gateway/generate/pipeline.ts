@@ -23,6 +23,7 @@ import { checkPromptIds, checkTokenIds, completionTokens, tokenCount } from "./c
 import type { EndEvent } from "./events.ts";
 import { type AnswerSources, planDocuments, type ReadFiles, readDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
+import { type OpenedThinking, openThinking } from "./thinking.ts";
 
 export interface ChatJob extends Job {
   readonly request: ChatRequest;
@@ -41,6 +42,7 @@ interface SubmitFacts {
   readonly retrieved: readonly RetrievedFragment[];
   readonly calls?: CallReaderOptions | undefined;
   readonly goesOn?: boolean | undefined;
+  readonly thinking?: OpenedThinking | undefined;
   readonly grammar?: ByteGrammar | undefined;
   /** The field that an error of the grammar names. */
   readonly schemaParam?: string | undefined;
@@ -61,6 +63,8 @@ export interface ChatRun extends AnswerSources {
   readonly model: string;
   readonly retrieved: readonly RetrievedFragment[];
   readonly promptTokens: number;
+  /** Whether thinking may come before the answer. */
+  readonly thinks: boolean;
   /** What the answer was sampled with, the model's own defaults filled in. */
   readonly sampling: Pick<SamplingParams, "temperature" | "topP">;
   /**
@@ -107,7 +111,9 @@ export class Pipeline {
     const facts = { readAtMs, promptParam: "messages", sampling, retrieved, ...answer };
     const events = await this.#submit(job, card, [plan], facts);
     const question = questionOf(job.request.messages) ?? "";
-    return { model: card.id, question, documents, retrieved, promptTokens: tokenCount(plan.runs), sampling, events };
+    const thinks = answer.thinking !== undefined;
+    const promptTokens = tokenCount(plan.runs);
+    return { model: card.id, question, documents, retrieved, promptTokens, thinks, sampling, events };
   }
 
   /**
@@ -126,7 +132,8 @@ export class Pipeline {
     const sampling = samplingOf(job.request.params, card);
     const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", sampling, retrieved: [] });
     const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
-    return { model: card.id, question: "", documents: [], retrieved: [], promptTokens, sampling, events };
+    const nothing = { question: "", documents: [], retrieved: [], thinks: false };
+    return { model: card.id, ...nothing, promptTokens, sampling, events };
   }
 
   /** The token ids of a text as `complete` would read it. @throws ApiError */
@@ -150,7 +157,7 @@ export class Pipeline {
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
     plans: readonly TokenPlan[],
-    { readAtMs, promptParam, sampling, retrieved, calls, goesOn, grammar, schemaParam }: SubmitFacts,
+    { readAtMs, promptParam, sampling, retrieved, grammar, thinking, schemaParam, ...reading }: SubmitFacts,
   ): Promise<MergedEvents> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
@@ -168,10 +175,12 @@ export class Pipeline {
           sampling: { ...sampling, seed: sampling.seed + (index % request.choiceCount) },
           maxTokens,
           grammar,
+          thinking: thinking?.limit,
         },
         stops: request.stops,
-        calls,
-        goesOn,
+        calls: reading.calls,
+        reasoning: thinking?.reading,
+        goesOn: reading.goesOn,
         reuse: request.reuse,
         retention: request.retention,
         // All choices share the prompt, so only the first one reports why KV was not found.
@@ -216,6 +225,16 @@ export class Pipeline {
     return tokenCount(plan.runs);
   }
 
+  /** Whether this model's thinking can be told from its answers, and so be bounded. @throws ApiError as `modelCard` */
+  marksThinking(model: string | undefined): boolean {
+    return this.#deps.lowererFor(this.modelCard(model)).templateFacts.reasoning !== undefined;
+  }
+
+  /** Whether the template may show what an assistant thought before an earlier message. @throws ApiError as `modelCard` */
+  showsThinking(model: string | undefined): boolean {
+    return this.#deps.lowererFor(this.modelCard(model)).templateFacts.showsThinking;
+  }
+
   /** The names among these that the model's chat template does not read. @throws ApiError not_ready, model_not_found */
   unreadVariables(model: string | undefined, names: readonly string[]): readonly string[] {
     const { templateFacts } = this.#deps.lowererFor(this.modelCard(model));
@@ -241,7 +260,10 @@ export class Pipeline {
     const card = this.modelCard(request.model);
     const lowerer = this.#deps.lowererFor(card);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
-    const { messages, tools, reading, rules } = openTools(request, lowerer.templateFacts, salt, answer?.request.format);
+    const opened = openTools(request, lowerer.templateFacts, salt, answer?.request.format);
+    const { messages, tools, reading } = opened;
+    const thinking = answer && openThinking(lowerer, messages, answer.request);
+    const rules = opened.rules && { ...opened.rules, ...(thinking?.mayThink ? { thinking: thinking.reading } : {}) };
     // A schema that cannot be enforced is refused before any corpus is searched.
     const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
     const grammar = compile && (await traced("grammar", compile));
@@ -263,6 +285,7 @@ export class Pipeline {
       documents,
       retrieved,
       calls: reading,
+      thinking,
       goesOn: continuesLast,
       grammar,
       schemaParam: rules && schemaParam(rules),

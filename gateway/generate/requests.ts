@@ -49,6 +49,8 @@ export interface ChatRequest extends PromptRequest {
   /** The most tokens of the answer; undefined: as many as fit in the context. */
   readonly maxTokens: number | undefined;
   readonly params: AnswerParams;
+  /** The most tokens of thinking before the answer, which are among `maxTokens`; absent: as many as the model takes. */
+  readonly thinkingTokens?: number | undefined;
   /** The format of the answer where it is not a tool call; undefined: any text. */
   readonly format: AnswerFormat | undefined;
   readonly choiceCount: number;

@@ -73,9 +73,17 @@ export class Lowerer {
     });
   }
 
-  /** How the template writes calls (undefined: it knows no tools), whether it takes a system message, what it reads. */
-  get templateFacts(): Pick<ChatTemplate, "calls" | "takesSystem" | "reads"> {
+  /** How the template writes calls (undefined: it knows no tools) and thinking, which messages it takes, what it reads. */
+  get templateFacts(): Pick<
+    ChatTemplate,
+    "calls" | "takesSystem" | "reads" | "reasoning" | "showsThinking" | "thinkingStart"
+  > {
     return this.#options.template;
+  }
+
+  /** Token ids of a text as the template writes it: names of control tokens are these tokens. */
+  templateTokenIds(text: string): Int32Array {
+    return this.#options.tokenizer.encode([{ kind: "template", text }], false);
   }
 
   /**
@@ -238,7 +246,7 @@ export class Lowerer {
   /** Refuses a prompt that is surely too long, before any of it is encoded. */
   #refuseHopeless(input: LowerInput): void {
     let chars = toolChars(input.messages, input.tools ?? []);
-    for (const message of input.messages) chars += message.content.length;
+    for (const message of input.messages) chars += message.content.length + (message.thinking?.length ?? 0);
     for (const document of input.documents) chars += document.text.length + (document.title?.length ?? 0);
     this.#refuseHopelessChars(chars, "messages and documents have");
   }

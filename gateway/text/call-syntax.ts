@@ -48,6 +48,32 @@ export function signIndex(char: string): number {
   const index = char.charCodeAt(0) - firstSign;
   return index >= 0 && index < maxSigns ? index : -1;
 }
+/** The bytes of a text that may have signs in it, as the vocabulary that grammars are matched with spells it. */
+export const signedBytes = (text: string): readonly number[] =>
+  [...text].flatMap((char) => {
+    const sign = signIndex(char);
+    return sign < 0 ? [...new TextEncoder().encode(char)] : [signByte(sign)];
+  });
+/** The text with signs written as their tokens, where these tokens are text, and left out elsewhere. */
+export const withSignsShown = (text: string, signs: readonly CallSign[]): string =>
+  text.replace(/[\uFDD0-\uFDD7]/g, (char) => {
+    const sign = signs[signIndex(char)];
+    return sign?.isText === true ? sign.content : "";
+  });
+/**
+ * The template's own text with its control tokens as signs. Tokens that are no sign yet are added to `signs`.
+ * undefined: there would be more signs than there may be.
+ */
+export function signed(text: string, controls: readonly AddedToken[], signs: CallSign[]): string | undefined {
+  const pattern = patternOf(controls);
+  if (pattern === undefined) return text;
+  const made = text.replace(new RegExp(pattern, "g"), (content) => {
+    const known = signs.findIndex((sign) => sign.content === content);
+    const isText = controls.some((control) => control.content === content && !control.special);
+    return signChar(known < 0 ? signs.push({ content, isText }) - 1 : known);
+  });
+  return signs.length > maxSigns ? undefined : made;
+}
 /** Replaces characters in decoded text that could be taken for signs. */
 export const withoutSigns = (text: string): string => text.replace(/[\uFDD0-\uFDD7]/g, "\uFFFD");
 
@@ -120,18 +146,9 @@ function separatorOf(two: string | undefined, { between, end }: Cut): string | u
 
 function syntaxOf(cut: Cut, separator: string | undefined, controls: readonly AddedToken[]): CallSyntax | undefined {
   const signs: CallSign[] = [];
-  const pattern = patternOf(controls);
-  const signed = (text: string): string =>
-    pattern === undefined
-      ? text
-      : text.replace(new RegExp(pattern, "g"), (content) => {
-          const known = signs.findIndex((sign) => sign.content === content);
-          const isText = controls.some((control) => control.content === content && !control.special);
-          return signChar(known < 0 ? signs.push({ content, isText }) - 1 : known);
-        });
-  const [before, between, after] = [signed(cut.before), signed(cut.between), signed(cut.after)];
-  const next = separator === undefined ? undefined : signed(separator);
-  if (signs.length > maxSigns) return undefined;
+  const [before, between, after] = [cut.before, cut.between, cut.after].map((text) => signed(text, controls, signs));
+  const next = separator === undefined ? undefined : signed(separator, controls, signs);
+  if (before === undefined || between === undefined || after === undefined || signs.length > maxSigns) return undefined;
   const read = asObject(before, between, after) ?? asNamed(before, between, after);
   return read === undefined ? undefined : { before, after, separator: next, signs, ...read };
 }

@@ -7,10 +7,11 @@
 import { Template } from "@huggingface/jinja";
 import { LRUCache } from "lru-cache";
 import { ApiError } from "../base/errors.ts";
-import { type CallSyntax, findCallSyntax } from "./call-syntax.ts";
+import { type CallSign, type CallSyntax, findCallSyntax } from "./call-syntax.ts";
 import { MessageLayouts } from "./message-layouts.ts";
 import { hasCalls, type LowerMessage, type ToolDefinition } from "./messages.ts";
 import type { ModelText } from "./model-text.ts";
+import { findReasoning, type ReasoningSyntax, type ThinkingStart, thinkingStart } from "./reasoning-syntax.ts";
 import { StandIns } from "./stand-ins.ts";
 import {
   documentLayout,
@@ -63,14 +64,21 @@ export class ChatTemplate {
   readonly #openings = new Map<string, MessageLayout | undefined>();
   readonly #trims = new Map<string, (content: string) => string>();
   readonly #messages = new LRUCache<string, MessageLayouts>({ max: 2 });
+  readonly #thinkingStarts = new LRUCache<string, ThinkingStart>({ max: rememberedLayouts });
   /** What stands around a document's content, the same at every place in a prompt. */
   readonly document: MessageLayout;
   /** How calls are written. undefined: the template knows no tools, or writes calls in a way that cannot be read. */
   readonly calls: CallSyntax | undefined;
+  /** How thinking is marked. undefined: the model marks none. */
+  readonly reasoning: ReasoningSyntax | undefined;
+  /** Control tokens that calls and thinking are read by. */
+  readonly signs: readonly CallSign[];
+  /** true: the template may show what an assistant thought before an earlier message. */
+  readonly showsThinking: boolean;
   /** true: the template has a place for a system message before a question. */
   readonly takesSystem: boolean;
 
-  /** @throws Error when the template cannot be parsed or places no document */
+  /** @throws Error when the template cannot be parsed, places no document, or opens thinking that nothing ends */
   constructor(text: ModelText) {
     this.#template = new Template(text.chatTemplate);
     this.#toolTemplate = text.toolTemplate === undefined ? this.#template : new Template(text.toolTemplate);
@@ -86,6 +94,11 @@ export class ChatTemplate {
     this.#controls = controls.map(({ content }) => content);
     this.document = documentLayout(this.#render);
     this.calls = findCallSyntax(this.#render, controls);
+    const source = [text.chatTemplate, text.toolTemplate ?? ""].join("\n");
+    const found = findReasoning(source, this.messages.opening, controls, this.calls?.signs ?? []);
+    this.reasoning = found?.syntax;
+    this.signs = found?.signs ?? this.calls?.signs ?? [];
+    this.showsThinking = /\breasoning_content\b|\.thinking\b/.test(source);
     this.takesSystem = this.#render([probe.system, probe.question], true)?.includes(probe.system.content) === true;
   }
 
@@ -100,6 +113,18 @@ export class ChatTemplate {
     continuesLast = false,
     variables: TemplateVariables = {},
   ): PromptLayout {
+    const shows = this.showsThinking && messages.some(({ thinking }) => thinking !== undefined);
+    if (shows) {
+      const made = this.#layoutOf({ ...this.#toolData(messages, tools), continuesLast, variables });
+      if (made !== undefined) return made;
+      // Some templates refuse thinking beside a text and calls.
+      return this.layout(
+        messages.map((message) => ({ ...message, thinking: undefined })),
+        tools,
+        continuesLast,
+        variables,
+      );
+    }
     if (tools.length > 0 || hasCalls(messages)) {
       return this.#makeLayout({ ...this.#toolData(messages, tools), continuesLast, variables });
     }
@@ -113,6 +138,21 @@ export class ChatTemplate {
     const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [], continuesLast, variables });
     this.#layouts.set(cacheKey, made);
     return made;
+  }
+
+  /** How thinking stands where an answer to a question begins. undefined: the model marks no thinking. */
+  thinkingStart(hasSystem: boolean, variables: TemplateVariables = {}): ThinkingStart | undefined {
+    const { reasoning } = this;
+    if (reasoning === undefined) return undefined;
+    const cacheKey = `${hasSystem} ${JSON.stringify(Object.entries(variables).sort())}`;
+    const cached = this.#thinkingStarts.get(cacheKey);
+    if (cached !== undefined) return cached;
+    const messages = hasSystem && this.takesSystem ? [probe.system, probe.question] : [probe.question];
+    const prompt = this.#render(messages, true, undefined, variables) ?? "";
+    const { content } = probe.question;
+    const start = thinkingStart(reasoning, prompt, prompt.lastIndexOf(content) + content.length);
+    this.#thinkingStarts.set(cacheKey, start);
+    return start;
   }
 
   /** Whether the template reads a variable of this name. */
@@ -167,9 +207,16 @@ export class ChatTemplate {
   }
 
   #makeLayout(from: Rendered): PromptLayout {
+    const made = this.#layoutOf(from);
+    if (made === undefined) throw refusal(from.messages);
+    return made;
+  }
+
+  /** undefined: the template refuses the messages. */
+  #layoutOf(from: Rendered): PromptLayout | undefined {
     const { messages, tools, continuesLast, variables } = from;
     const rendered = this.#render(messages, !continuesLast, tools, variables);
-    if (rendered === undefined) throw refusal(messages);
+    if (rendered === undefined) return undefined;
     const cut = this.#headEnd(rendered, from);
     const head = this.#parts(rendered.slice(0, cut), from);
     const whole = this.#parts(rendered.slice(cut), from);
@@ -177,8 +224,7 @@ export class ChatTemplate {
     const placed = new Set([...head, ...tail].map((part) => ("contentOf" in part ? part.contentOf : -1)));
     // Some templates leave out the text beside a call, so such a message may be missing.
     const mustStand = messages.filter((message, index) => message.tool_calls === undefined && !placed.has(index));
-    if (mustStand.length > 0) throw refusal(messages);
-    return { head, tail };
+    return mustStand.length > 0 ? undefined : { head, tail };
   }
 
   /** Index in the rendering at which the first message that is not a system message begins. */

@@ -13,10 +13,13 @@ export class TokenBytes {
   readonly #specials: ReadonlyMap<number, string>;
   /** true: the decoder drops the space that stands before the first word of a text. */
   readonly stripsLeadingSpace: boolean;
-  /** Tokens that write the structure of calls, each with its sign's number (see call-syntax.ts). */
+  /** Tokens that write the structure of calls and of thinking, each with its sign's number (see call-syntax.ts). */
   readonly signs: ReadonlyMap<number, number>;
+  /** The signs by their numbers. */
+  readonly signTokens: readonly CallSign[];
 
   constructor(tokenizer: TokenizerJson, signs: readonly CallSign[] = []) {
+    this.signTokens = signs;
     const decoders = decoderTypes(tokenizer.decoder);
     const isByteLevel = decoders.includes("ByteLevel");
     const isSentencePiece = decoders.some((type) => type === "ByteFallback" || type === "Metaspace");
@@ -87,59 +90,37 @@ export interface DetokenizedText {
   readonly stoppedBy: string | undefined;
 }
 
-/** State of one completion. */
-export class Detokenizer {
-  readonly #tokenBytes: TokenBytes;
+/** Looks for stop strings in a text that comes in pieces. */
+export class StopStrings {
   readonly #stops: readonly string[];
-  readonly #showsSigns: boolean;
-  // A byte order mark is kept as a character like any other.
-  readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  /** Decoded text that is held back, because a stop string may begin in it. */
+  /** Text that is held back, because a stop string may begin in it. */
   #held = "";
-  #atStart: boolean;
   #stoppedBy: string | undefined;
 
-  /**
-   * @param showsSigns writes tokens that are signs as sign characters, for the reader of calls
-   * @param goesOn the tokens go on from a text, so a space before their first word is between two words
-   */
-  constructor(tokenBytes: TokenBytes, stops: readonly string[], { showsSigns = false, goesOn = false } = {}) {
-    this.#tokenBytes = tokenBytes;
+  constructor(stops: readonly string[]) {
     this.#stops = stops;
-    this.#showsSigns = showsSigns;
-    this.#atStart = tokenBytes.stripsLeadingSpace && !goesOn;
   }
 
-  /** Reads the next tokens. Those behind a stop string are ignored. */
-  push(tokenIds: readonly number[]): DetokenizedText {
-    for (const tokenId of tokenIds) {
-      if (this.#stoppedBy !== undefined) break;
-      const sign = this.#showsSigns ? this.#tokenBytes.signs.get(tokenId) : undefined;
-      if (sign !== undefined) {
-        this.#hold(this.#decode(noBytes, false) + signChar(sign));
-        continue;
-      }
-      this.#hold(this.#decode(this.#tokenBytes.of(tokenId), true));
-    }
+  /** The stop string that ended the text. */
+  get stoppedBy(): string | undefined {
+    return this.#stoppedBy;
+  }
+
+  /** Reads the next text. What comes behind a stop string is ignored. */
+  push(text: string): DetokenizedText {
+    this.#hold(text);
     return this.#release(false);
   }
 
-  /** The last text: whatever was held back, and U+FFFD for a character that never became whole. */
-  end(): DetokenizedText {
-    if (this.#stoppedBy === undefined) this.#hold(this.#decode(noBytes, false));
+  /** The last text, and whatever was held back. */
+  end(text = ""): DetokenizedText {
+    this.#hold(text);
     return this.#release(true);
   }
 
-  /** @param stream true: a character may continue in the next bytes */
-  #decode(bytes: Uint8Array, stream: boolean): string {
-    const decoded = this.#decoder.decode(bytes, { stream });
-    return this.#showsSigns ? withoutSigns(decoded) : decoded;
-  }
-
-  #hold(decoded: string): void {
-    if (decoded === "") return;
-    this.#held += this.#atStart && decoded.startsWith(" ") ? decoded.slice(1) : decoded;
-    this.#atStart = false;
+  #hold(text: string): void {
+    if (text === "" || this.#stoppedBy !== undefined) return;
+    this.#held += text;
     const hit = firstStop(this.#held, this.#stops);
     if (hit === undefined) return;
     this.#held = this.#held.slice(0, hit.index);
@@ -151,6 +132,57 @@ export class Detokenizer {
     const text = this.#held.slice(0, this.#held.length - keep);
     this.#held = this.#held.slice(this.#held.length - keep);
     return { text, stoppedBy: this.#stoppedBy };
+  }
+}
+
+/** State of one completion. */
+export class Detokenizer {
+  readonly #tokenBytes: TokenBytes;
+  readonly #stops: StopStrings;
+  readonly #showsSigns: boolean;
+  // A byte order mark is kept as a character like any other.
+  readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  #atStart: boolean;
+
+  /**
+   * @param showsSigns writes tokens that are signs as sign characters, for the readers of calls and of thinking
+   * @param goesOn the tokens go on from a text, so a space before their first word is between two words
+   */
+  constructor(tokenBytes: TokenBytes, stops: readonly string[], { showsSigns = false, goesOn = false } = {}) {
+    this.#tokenBytes = tokenBytes;
+    this.#stops = new StopStrings(stops);
+    this.#showsSigns = showsSigns;
+    this.#atStart = tokenBytes.stripsLeadingSpace && !goesOn;
+  }
+
+  /** Reads the next tokens. Those behind a stop string are ignored. */
+  push(tokenIds: readonly number[]): DetokenizedText {
+    // One after the other, so that which stop string comes first does not depend on how many tokens come together.
+    const read = tokenIds.map((tokenId) => this.#stops.push(this.#textOf(tokenId)));
+    return { text: read.map(({ text }) => text).join(""), stoppedBy: this.#stops.stoppedBy };
+  }
+
+  /** The last text: whatever was held back, and U+FFFD for a character that never became whole. */
+  end(): DetokenizedText {
+    return this.#stops.end(this.#decode(noBytes, false));
+  }
+
+  #textOf(tokenId: number): string {
+    const sign = this.#showsSigns ? this.#tokenBytes.signs.get(tokenId) : undefined;
+    if (sign !== undefined) {
+      this.#atStart = false;
+      return this.#decode(noBytes, false) + signChar(sign);
+    }
+    const decoded = this.#decode(this.#tokenBytes.of(tokenId), true);
+    const text = this.#atStart && decoded.startsWith(" ") ? decoded.slice(1) : decoded;
+    if (decoded !== "") this.#atStart = false;
+    return text;
+  }
+
+  /** @param stream true: a character may continue in the next bytes */
+  #decode(bytes: Uint8Array, stream: boolean): string {
+    const decoded = this.#decoder.decode(bytes, { stream });
+    return this.#showsSigns ? withoutSigns(decoded) : decoded;
   }
 }
 

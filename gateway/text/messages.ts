@@ -5,6 +5,8 @@ export type JsonObject = { readonly [key: string]: Json };
 export interface LowerMessage {
   readonly role: string;
   readonly content: string;
+  /** What an assistant thought before this message; templates show it where they show it. */
+  readonly thinking?: string | undefined;
   /** Calls that an assistant's message makes. */
   readonly calls?: readonly MessageCall[] | undefined;
   /** The call that a message of role "tool" answers. */

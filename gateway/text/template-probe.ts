@@ -11,13 +11,16 @@ export type Render = (
   variables?: TemplateVariables,
 ) => string | undefined;
 
-/** Wishes of the caller that a template reads, such as `enable_thinking`. */
-export type TemplateVariables = Readonly<Record<string, boolean>>;
+/** Wishes of the caller that a template reads, such as `enable_thinking`. Texts are single words. */
+export type TemplateVariables = Readonly<Record<string, boolean | number | string | readonly string[]>>;
 
 /** A message in the form that templates read. */
 export interface TemplateMessage {
   readonly role: string;
   readonly content: string;
+  /** What the assistant thought before this message, under the two names that templates know. */
+  readonly reasoning_content?: string;
+  readonly thinking?: string;
   readonly tool_calls?: readonly TemplateCall[];
   readonly tool_call_id?: string;
   readonly name?: string;

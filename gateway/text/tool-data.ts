@@ -20,7 +20,13 @@ export function templateData(
   const ends = new Set(controls.flatMap((control) => [control.charAt(0), control.charAt(control.length - 1)]));
   const shield = (text: string): string => ([...text].some((char) => ends.has(char)) ? literal(text) : text);
   return {
-    messages: messages.map((message, index) => templateMessage(message, content(index), shield)),
+    messages: messages.map((message, index) => {
+      const { thinking } = message;
+      const shown = templateMessage(message, content(index), shield);
+      if (thinking === undefined) return shown;
+      const standIn = literal(thinking);
+      return { ...shown, reasoning_content: standIn, thinking: standIn };
+    }),
     tools: tools.length === 0 ? undefined : tools.map((tool) => templateTool(tool, shield)),
   };
 }

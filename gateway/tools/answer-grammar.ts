@@ -7,6 +7,7 @@ import { anyObject } from "../grammar/json-values.ts";
 import { SchemaFault } from "../grammar/schema-parts.ts";
 import type { AnswerFormat, AnswerRules, CallableTool } from "./answer-rules.ts";
 import { argumentsRule, callRule } from "./call-grammar.ts";
+import { thinkingRule } from "./marked-text.ts";
 
 /** Tells the client what a grammar cannot express. */
 export interface GrammarRefusal {
@@ -49,7 +50,7 @@ function compile(rules: AnswerRules, it: GrammarBuilder): ByteGrammar {
     const formatted = format && formatRule(it, format);
     const answer = calls === undefined ? formatted : callRule(it, calls, formatted, argumentsIn(it));
     if (answer === undefined) throw new Error("an answer with a grammar has a format or calls");
-    it.define(whole, [[answer]]);
+    it.define(whole, [[rules.thinking === undefined ? answer : thinkingRule(it, rules.thinking, answer)]]);
   } catch (error) {
     if (!(error instanceof GrammarTooLarge)) throw error;
     throw refuse({ ofCalls: "are too many, or their schemas too large", ofFormat: "is too large" });

@@ -1,6 +1,7 @@
 /** Says as plain data what an answer has to be. A grammar is made from it, in this thread or in another. */
 import type { CallSyntax } from "../text/call-syntax.ts";
 import type { JsonObject } from "../text/messages.ts";
+import type { ReasoningReading } from "../text/reasoning-reader.ts";
 import type { ToolUse } from "./tool-use.ts";
 
 /** The form of an answer that makes no call: any JSON object, or a value of a schema. */
@@ -22,8 +23,10 @@ export interface CallRules extends Pick<ToolUse, "mode" | "parallel"> {
   readonly tools: readonly CallableTool[];
 }
 
-/** The rules of an answer; at least one of the two is there. */
+/** The rules of an answer; a format or calls are there. */
 export interface AnswerRules {
+  /** Thinking that may come before the answer; absent: none. */
+  readonly thinking?: ReasoningReading | undefined;
   readonly format?: AnswerFormat | undefined;
   readonly calls?: CallRules | undefined;
 }

@@ -6,11 +6,9 @@ import { byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts"
 import { type Alternative, type GrammarBuilder, literal } from "../grammar/builder.ts";
 import { schemaRule } from "../grammar/json-schema.ts";
 import { anyObject } from "../grammar/json-values.ts";
-import { type CallSyntax, signByte, signIndex } from "../text/call-syntax.ts";
+import { signedBytes } from "../text/call-syntax.ts";
 import type { CallableTool, CallRules } from "./answer-rules.ts";
-
-/** Greatest byte that stands in texts; the bytes above it stand for signs. */
-const lastTextByte = signByte(0) - 1;
+import { gaps, lastTextByte, textTo } from "./marked-text.ts";
 
 /**
  * The rule of an answer that makes calls, or also of one without calls where calls are optional.
@@ -29,7 +27,9 @@ export function callRule(
   if (rules.mode === "required") return it.rule([answer]);
   if (format !== undefined) return it.rule([[format], answer]);
   if (syntax.marker === "") return it.rule([[textRule(it)], answer]);
-  return textUntil(it, syntax, calls);
+  // Any text, then calls behind the first marker in it.
+  const behind = [...signed(syntax.before.slice(syntax.marker.length)), calls];
+  return textTo(it, signedBytes(syntax.marker), behind, true);
 }
 
 /** The rule of a row of calls, from the first name on. */
@@ -67,44 +67,5 @@ function textRule(it: GrammarBuilder): GrammarSymbol {
   ]);
 }
 
-/** The bytes of texts without the given ones, which are in rising order, as ranges. */
-function gaps(bytes: readonly number[]): readonly GrammarSymbol[] {
-  const starts = [0, ...bytes.map((byte) => byte + 1)];
-  const ends = [...bytes.map((byte) => byte - 1), lastTextByte];
-  return starts.flatMap((start, index) => {
-    const end = ends[index] ?? lastTextByte;
-    return start <= end ? [byteRange(start, end)] : [];
-  });
-}
-
-/**
- * Any text, then calls behind the first marker in it. State i has read i bytes of the marker (the automaton of Knuth,
- * Morris and Pratt).
- */
-function textUntil(it: GrammarBuilder, { marker, before }: CallSyntax, calls: GrammarSymbol): GrammarSymbol {
-  const wanted = signed(marker).map((symbol) => symbol & 255);
-  const behind = [...signed(before.slice(marker.length)), calls];
-  const states = wanted.map(() => it.declare());
-  for (const [read, state] of states.entries()) {
-    const next = (byte: number): number => {
-      const bytes = [...wanted.slice(0, read), byte];
-      let fits = bytes.length;
-      while (!bytes.slice(bytes.length - fits).every((each, index) => each === wanted[index])) fits -= 1;
-      return fits;
-    };
-    const special = [...new Set(wanted)].sort((a, b) => a - b);
-    const on = (fits: number): Alternative => (fits === wanted.length ? behind : states.slice(fits, fits + 1));
-    const others = gaps(special.filter((byte) => byte <= lastTextByte)).map((range) => [range, ...on(0)]);
-    it.define(state, [[], ...others, ...special.map((byte) => [byteRange(byte, byte), ...on(next(byte))])]);
-  }
-  const [start] = states;
-  if (start === undefined) throw new Error("a marker has a character");
-  return start;
-}
-
-/** The bytes of a text that may have signs in it. */
-const signed = (text: string): Alternative =>
-  [...text].flatMap((char) => {
-    const sign = signIndex(char);
-    return sign < 0 ? literal(char) : [byteRange(signByte(sign), signByte(sign))];
-  });
+/** The symbols of a text that may have signs in it. */
+const signed = (text: string): Alternative => signedBytes(text).map((byte) => byteRange(byte, byte));

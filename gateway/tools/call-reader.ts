@@ -2,7 +2,7 @@
  * Reads a model's answer as text and calls while it is generated. Text becomes a call only when it names an offered tool
  * and the first bracket of its arguments is there; anything else stays text.
  */
-import { type CallSyntax, signIndex } from "../text/call-syntax.ts";
+import { type CallSyntax, withSignsShown } from "../text/call-syntax.ts";
 import { type CallSink, readCalls } from "./read-call.ts";
 import type { Reading } from "./read-json.ts";
 
@@ -182,11 +182,7 @@ export class CallReader {
   }
 
   #show(signed: string): void {
-    const { signs } = this.#options.syntax;
-    const text = signed.replace(/[\uFDD0-\uFDD7]/g, (char) => {
-      const sign = signs[signIndex(char)];
-      return sign?.isText === true ? sign.content : "";
-    });
+    const text = withSignsShown(signed, this.#options.syntax.signs);
     if (text === "") return;
     this.#dropped = "nothing";
     const last = this.#parts.at(-1);

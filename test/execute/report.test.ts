@@ -12,6 +12,7 @@ function endOf(promptTokens: number, cachedTokens: number, blend?: { copiedToken
     type: "end",
     reason: "stop",
     completionTokens: 5,
+    reasoningTokens: 0,
     report: blend ? { ...report, blend } : report,
   };
   return end;

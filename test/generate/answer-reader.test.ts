@@ -18,13 +18,13 @@ const shown = (events: readonly AnswerEvent[]): string =>
   events.map((event) => (event.type === "call" ? `[${event.name}]` : event.text)).join("");
 
 test("a character that stands for a token inside of us is none when the model writes it", () => {
-  const reader = new AnswerReader(tokenBytes, [], calls);
+  const reader = new AnswerReader(tokenBytes, { stops: [], calls });
   const { events } = reader.push([...tokenizer.encodeText(`\uFDD0${call}`)], undefined);
   expect(shown([...events, ...reader.end()])).toBe(`\uFFFD${call}`);
 });
 
 test("log-probabilities come with the first event of their tokens, whatever these are a part of", () => {
-  const reader = new AnswerReader(tokenBytes, [], calls);
+  const reader = new AnswerReader(tokenBytes, { stops: [], calls });
   const events = asTemplate(`x <tool_call>${call}</tool_call>`).flatMap((tokenId) => [
     ...reader.push([tokenId], [{ tokenId, logprob: -1, top: [] }]).events,
   ]);

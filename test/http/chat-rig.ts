@@ -104,7 +104,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   if (ready) processes[0]?.ready();
   const model = other.model ?? models.chatml;
   const text = textSide(model);
-  const tokenBytes = new TokenBytes(model.tokenizer, text.template.calls?.signs);
+  const tokenBytes = new TokenBytes(model.tokenizer, text.template.signs);
   const { answer } = other;
   if (answer !== undefined) {
     const encode = (): number[] => [...text.tokenizer.encode([{ kind: "template", text: answer() }], false)];

@@ -37,6 +37,7 @@ const shortSeams: Readonly<Record<string, string>> = {
   "db/meta.ts": "a query file for each noun",
   "db/storage.ts": "a query file for each noun",
   "gateway/cli/demo-corpora.ts": "what ships with the demo model; tests and benchmarks read it too",
+  "gateway/generate/thinking.ts": "a request's thinking, which tests open without a pipeline",
   "gateway/cli/support/query-file.ts": "reads the query languages, which commands do not import",
   "gateway/compose/tenants.ts": "the part of the composition that is about tenants",
   "gateway/process/secret-settings.ts": "one owner for what is secret",
@@ -54,7 +55,6 @@ const shortSeams: Readonly<Record<string, string>> = {
   "worker/native/cuda/compile/kernel-sources.ts": "the source files as NVRTC takes them",
   "worker/native/cuda/launch-config.ts": "a C structure, byte for byte",
   "worker/open-backend.ts": "the choice of the backend",
-  "worker/sample/logprobs.ts": "log-probabilities, beside the sampler",
 };
 const importersOf = Map.groupBy(
   imports.filter(({ from }) => isProduct(from)),

@@ -19,6 +19,9 @@ export const limits = {
   maxGrammarRules: 16_384,
   maxGrammarSymbols: 65_536,
   maxGrammarIdChars: 128,
+  /** Bytes of a mark around thinking, and tokens that end it. */
+  maxThinkingMarkBytes: 256,
+  maxThinkingEndTokens: 64,
   /** Characters of a request id made by the gateway. */
   maxRequestIdChars: 64,
 } as const;

@@ -96,6 +96,20 @@ export interface SamplingParams {
   readonly topLogprobs: number;
 }
 
+/**
+ * Bounds the thinking before an answer. The marks are bytes as the vocabulary spells them; the gateway alone knows what
+ * they mean.
+ */
+export interface ThinkingLimit {
+  /** What thinking begins with, behind white space at the completion's start. Empty: the prompt has begun it. */
+  readonly opener: Uint8Array;
+  /** What ends it. */
+  readonly closer: Uint8Array;
+  /** With so many tokens generated and the thinking not at its end, `endTokenIds` are drawn. */
+  readonly maxTokens: number;
+  readonly endTokenIds: Int32Array;
+}
+
 export interface GenerateParams {
   /** 0 only prepares: the worker computes and keeps the runs and samples nothing; then every run is closed. */
   readonly maxTokens: number;
@@ -108,6 +122,8 @@ export interface GenerateParams {
    * been sent, and excludes minTokens and ignoreEos.
    */
   readonly grammar?: ByteGrammar | undefined;
+  /** Needs the vocabulary to have been sent; beside a grammar, the grammar allows the end wherever it allows thinking. */
+  readonly thinking?: ThinkingLimit | undefined;
 }
 
 /** `reuse: false` recomputes everything into private blocks (the baseline of `bench rag`). */

@@ -5,7 +5,15 @@
 
 import { type ByteGrammar, endOfRule, firstRuleSymbol } from "./grammar.ts";
 import { limits } from "./limits.ts";
-import type { BlendPlan, GenerateParams, PlanRun, SamplingParams, SegmentRef, SubmitMessage } from "./messages.ts";
+import type {
+  BlendPlan,
+  GenerateParams,
+  PlanRun,
+  SamplingParams,
+  SegmentRef,
+  SubmitMessage,
+  ThinkingLimit,
+} from "./messages.ts";
 import type { ModelCard } from "./model-card.ts";
 import { retentionTimesMs } from "./owners.ts";
 import { blockCountForTokens, fullBlockCount } from "./units.ts";
@@ -181,6 +189,18 @@ function checkParams(params: GenerateParams, vocabSize: number): void {
   for (const tokenId of params.stopTokenIds) integerIn(tokenId, 0, vocabSize - 1, "a stop token id");
   checkSampling(params.sampling, vocabSize);
   if (params.grammar !== undefined) checkGrammar(params, params.grammar);
+  if (params.thinking !== undefined) checkThinking(params.thinking, vocabSize);
+}
+
+function checkThinking({ opener, closer, maxTokens, endTokenIds }: ThinkingLimit, vocabSize: number): void {
+  const areBytes = opener instanceof Uint8Array && closer instanceof Uint8Array;
+  check(areBytes, () => "a mark of thinking is not a Uint8Array");
+  integerIn(opener.length, 0, limits.maxThinkingMarkBytes, "the length of thinking.opener");
+  integerIn(closer.length, 1, limits.maxThinkingMarkBytes, "the length of thinking.closer");
+  integerIn(maxTokens, 0, limits.maxRequestTokens, "thinking.maxTokens");
+  check(endTokenIds instanceof Int32Array, () => "thinking.endTokenIds is not an Int32Array");
+  integerIn(endTokenIds.length, 1, limits.maxThinkingEndTokens, "the length of thinking.endTokenIds");
+  for (const tokenId of endTokenIds) integerIn(tokenId, 0, vocabSize - 1, "a token id of thinking.endTokenIds");
 }
 
 function checkGrammar({ minTokens, ignoreEos }: GenerateParams, { id, symbols }: ByteGrammar): void {

@@ -4,6 +4,7 @@ import type { ByteGrammar, VocabularyBytes } from "../contract/grammar.ts";
 import type { SubmitMessage } from "../contract/messages.ts";
 import { GrammarConstraint, type TokenConstraint } from "./constraint.ts";
 import { GrammarMasks, grammarLimits } from "./grammar-masks.ts";
+import { ThinkingConstraint } from "./thinking-constraint.ts";
 import { TokenTrie } from "./token-trie.ts";
 
 const mebibyte = 2 ** 20;
@@ -46,11 +47,17 @@ export class Constraints {
    * @throws RangeError when it cannot be constrained as it asks, with why
    */
   of({ params }: SubmitMessage, stopTokenIds: readonly number[]): TokenConstraint | undefined {
-    const { grammar } = params;
-    if (grammar === undefined) return undefined;
-    if (this.#trie === undefined) throw new RangeError("a grammar is given, and the vocabulary is not known");
+    const { grammar, thinking } = params;
+    if (grammar === undefined && thinking === undefined) return undefined;
+    const trie = this.#trie;
+    if (trie === undefined) throw new RangeError("a grammar or thinking is given, and the vocabulary is not known");
+    const spelled = grammar && this.#grammarOf(grammar, trie, stopTokenIds);
+    return thinking === undefined ? spelled : new ThinkingConstraint(thinking, trie, this.#vocabSize, spelled);
+  }
+
+  #grammarOf(grammar: ByteGrammar, trie: TokenTrie, stopTokenIds: readonly number[]): TokenConstraint {
     const name = grammar.id ?? Symbol();
-    const masks = this.#used.get(name) ?? this.#masksOf(grammar, this.#trie);
+    const masks = this.#used.get(name) ?? this.#masksOf(grammar, trie);
     this.#used.set(name, masks);
     return new GrammarConstraint(masks, stopTokenIds, () => this.#leave(name, masks));
   }

@@ -1,6 +1,23 @@
 /** Log-probabilities of the model's own distribution: softmax of the raw logits, before any sampling rule. */
 import type { TokenLogprob } from "../contract/messages.ts";
-import { argmax } from "./argmax.ts";
+
+/**
+ * Id of the highest logit, the lowest id of equal ones.
+ * @throws RangeError when a logit is NaN or no logit is finite.
+ */
+export function argmax(logits: Float32Array): number {
+  let best = -1;
+  let max = Number.NEGATIVE_INFINITY;
+  for (let tokenId = 0; tokenId < logits.length; tokenId++) {
+    const logit = logits[tokenId];
+    if (logit <= max) continue; // false for NaN too
+    if (Number.isNaN(logit)) throw new RangeError(`logit of token ${tokenId} is NaN`);
+    max = logit;
+    best = tokenId;
+  }
+  if (!Number.isFinite(max)) throw new RangeError(`the highest logit is ${max}`);
+  return best;
+}
 
 function logSumExp(logits: Float32Array): number {
   const max = logits[argmax(logits)];

@@ -4,9 +4,8 @@
  * Temperature 0 is greedy; ties go to the lowest id everywhere.
  */
 import type { SamplingParams, TokenLogprob } from "../contract/messages.ts";
-import { argmax } from "./argmax.ts";
 import { restrict, type TokenConstraint } from "./constraint.ts";
-import { tokenLogprob } from "./logprobs.ts";
+import { argmax, tokenLogprob } from "./logprobs.ts";
 import { applyBias, ban, type TokenHistory } from "./penalties.ts";
 import { uniform } from "./rng.ts";
 import { Shortlist } from "./shortlist.ts";

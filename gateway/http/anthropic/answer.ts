@@ -30,10 +30,11 @@ export async function wholeMessage(parts: MessageParts) {
   const { choice } = parts;
   const text = { type: "text", text: choice.text, citations: cites(parts) ? await citationsOf(parts) : null };
   const uses = choice.calls.map((call) => ({ ...useOf(call.id, call.name), input: inputOf(call.arguments) }));
+  const thought = choice.thinking === "" ? [] : [thinkingBlock(choice.thinking)];
   return {
     ...messageOf(parts),
     diagnostics: diagnosticsOf(parts),
-    content: uses.length > 0 && choice.text === "" ? uses : [text, ...uses],
+    content: [...thought, ...(uses.length > 0 && choice.text === "" ? uses : [text, ...uses])],
     ...stopOf(choice),
     usage: { ...finalUsage(parts), ...fixedUsage },
     spangate: await spangateWithCitations(parts),
@@ -50,10 +51,11 @@ export async function writeMessage(stream: SseStream, forEachEvent: ForEachEvent
   });
   const blocks = new BlockWriter(write, parts);
   // Where tools may be called, an answer may have no text.
-  if (!parts.callsTools) await blocks.openText();
+  if (!parts.callsTools && !run.thinks) await blocks.openText();
   await write("ping");
   await forEachEvent(async (event) => {
-    if (event.type === "text" && event.text !== "") await blocks.text(event.text);
+    if (event.type === "thinking") await blocks.thinking(event.text);
+    else if (event.type === "text" && event.text !== "") await blocks.text(event.text);
     else if (event.type === "call") await blocks.open(useOf(event.id, event.name));
     else if (event.type === "arguments") {
       await blocks.delta({ type: "input_json_delta", partial_json: event.text });
@@ -104,6 +106,11 @@ class BlockWriter {
     await this.open({ type: "text", ...{ text: "", citations } });
   }
 
+  async thinking(thinking: string): Promise<void> {
+    if (this.#type !== "thinking") await this.open(thinkingBlock(""));
+    await this.delta({ type: "thinking_delta", thinking });
+  }
+
   async text(text: string): Promise<void> {
     if (this.#type !== "text") await this.openText();
     await this.delta({ type: "text_delta", text });
@@ -113,9 +120,9 @@ class BlockWriter {
     await this.#write("content_block_delta", { index: this.#index, delta });
   }
 
-  /** An answer has one block at least. */
+  /** An answer has a block of text or of a call at least. */
   async end(): Promise<void> {
-    if (this.#type === undefined) await this.openText();
+    if (this.#type === undefined || this.#type === "thinking") await this.openText();
     await this.#close();
   }
 
@@ -126,8 +133,21 @@ class BlockWriter {
       this.#cites = false;
       for (const citation of await citationsOf(this.#parts)) await this.delta({ type: "citations_delta", citation });
     }
+    if (this.#type === "thinking") {
+      const { signature } = thinkingBlock(this.#parts.choice.thinking);
+      await this.delta({ type: "signature_delta", signature });
+    }
     await this.#write("content_block_stop", { index: this.#index });
   }
+}
+
+/**
+ * Clients send the block back with its signature, and some drop a block without one. It is a digest of the text, and is
+ * not looked at: thinking is the caller's own text, like everything else of an earlier answer.
+ */
+function thinkingBlock(thinking: string) {
+  const signature = thinking === "" ? "" : new Bun.CryptoHasher("sha256").update(thinking).digest("base64");
+  return { type: "thinking" as const, thinking, signature };
 }
 
 const useOf = (id: string, name: string) => {

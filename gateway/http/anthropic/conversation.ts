@@ -93,13 +93,21 @@ const toolResultBlock = z.strictObject({
   is_error: z.boolean().optional(),
   cache_control: cacheControl,
 });
+/** What was thought before an earlier answer. The signature is not looked at: the text is the caller's own to send. */
+const thinkingBlock = z.strictObject({
+  type: z.literal("thinking"),
+  thinking: z.string(),
+  signature: optional(z.string()),
+});
+/** What another server has hidden is no text. */
+const redactedBlock = z.strictObject({ type: z.literal("redacted_thinking"), data: z.string() });
 const userBlock = z.discriminatedUnion(
   "type",
   [textBlock, documentBlock, searchResultBlock, toolResultBlock],
   "only blocks of type 'text', 'document', 'search_result' and 'tool_result' are supported",
 );
 type GivenBlock = z.output<typeof textBlock | typeof documentBlock | typeof searchResultBlock>;
-export type Block = z.output<typeof userBlock | typeof toolUseBlock>;
+export type Block = z.output<typeof userBlock | typeof toolUseBlock | typeof thinkingBlock | typeof redactedBlock>;
 
 const userMessage = z.strictObject({
   role: z.literal("user"),
@@ -113,8 +121,8 @@ const assistantMessage = z.strictObject({
       .array(
         z.discriminatedUnion(
           "type",
-          [textBlock, toolUseBlock],
-          "only blocks of type 'text' and 'tool_use' are supported",
+          [textBlock, toolUseBlock, thinkingBlock, redactedBlock],
+          "only blocks of type 'text', 'tool_use', 'thinking' and 'redacted_thinking' are supported",
         ),
       )
       .min(1)
@@ -149,7 +157,7 @@ function givenBlocks(messages: readonly Message[]): readonly GivenAt[] {
   return messages.flatMap((message, index) =>
     blocksOf(message).flatMap((block, at): readonly GivenAt[] => {
       const path = ["messages", index, "content", at];
-      if (block.type === "tool_use") return [];
+      if (block.type === "tool_use" || block.type === "thinking" || block.type === "redacted_thinking") return [];
       if (block.type !== "tool_result") return [{ block, path }];
       const inside = typeof block.content === "string" ? [] : (block.content ?? []);
       return inside.map((one, place) => ({ block: one, path: [...path, "content", place] }));
@@ -255,16 +263,18 @@ export function turnsOf(messages: readonly Message[], system: readonly LowerMess
     const uses = blocks.filter((block): block is ToolUse => block.type === "tool_use");
     const results = blocks.filter((block): block is ToolResult => block.type === "tool_result");
     for (const { id, name } of uses) names.set(id, name);
+    const thought = blocks.flatMap((block) => (block.type === "thinking" ? [block.thinking] : [])).join("\n\n");
+    const before = thought === "" ? {} : { thinking: thought };
     if (uses.length > 0) {
       const calls = uses.map(({ id, name, input }) => ({ id, name, arguments: input }));
-      return [{ role, content: textOf(content), calls }];
+      return [{ role, content: textOf(content), calls, ...before }];
     }
     const answered = results.map((result): LowerMessage => {
       const { tool_use_id: id } = result;
       return { role: "tool", content: resultText(result), answers: { id, name: names.get(id) ?? "" } };
     });
     const text = textOf(content);
-    return results.length > 0 && text === "" ? answered : [...answered, { role, content: text }];
+    return results.length > 0 && text === "" ? answered : [...answered, { role, content: text, ...before }];
   });
   return joined([...system, ...turns]);
 }
@@ -281,7 +291,8 @@ function joined(messages: readonly LowerMessage[]): readonly LowerMessage[] {
     }
     const isBoth = turn.content !== "" && message.content !== "";
     // Strings are concatenated with +, which does not copy: joining a thousand texts one by one would copy gigabytes.
-    turns[turns.length - 1] = { role: turn.role, content: turn.content + (isBoth ? "\n\n" : "") + message.content };
+    const content = turn.content + (isBoth ? "\n\n" : "") + message.content;
+    turns[turns.length - 1] = { role: turn.role, content, thinking: turn.thinking ?? message.thinking };
   }
   return turns;
 }

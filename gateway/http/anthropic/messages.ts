@@ -9,6 +9,7 @@ import { ChoiceCitations } from "../generation/citations.ts";
 import { answerInEvents, answerWhole } from "../generation/completion.ts";
 import type { ComparedPrompt } from "../generation/prompt-diagnostics.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
+import { readThinking } from "../generation/thinking.ts";
 import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
@@ -19,7 +20,7 @@ import { anthropicErrorBody } from "./errors.ts";
 import { countTokensSchema, type MessagesBody, messagesSchema, unsupportedMessagesFields } from "./schema.ts";
 
 export interface MessagesDeps extends ChatRunDeps {
-  readonly pipeline: Pick<Pipeline, "chat" | "countTokens">;
+  readonly pipeline: Pick<Pipeline, "chat" | "countTokens" | "unreadVariables" | "marksThinking" | "showsThinking">;
   /** Schema of file_search.filters. */
   readonly filters: z.ZodType;
   readonly log: Log;
@@ -43,7 +44,9 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
   declare(app, "POST /v1/messages", about.create(schema), async (context) => {
     tenantIdOf(context);
     checkVersion(context);
-    const body = await readJson(context, schema, options);
+    const read = await readJson(context, schema, options);
+    const asked = readThinking(context, deps.pipeline, read.request.model, read.thinking);
+    const body = { ...read, request: { ...read.request, ...asked } };
     const requestId = context.get("requestId");
     return await runChat(context, deps, body, async (run, completion) => {
       const [choice] = completion.choices;
@@ -67,9 +70,10 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
   declare(app, "POST /v1/messages/count_tokens", about.count(countSchema), async (context) => {
     const tenantId = tenantIdOf(context);
     checkVersion(context);
-    const { request } = await readJson(context, countSchema, options);
+    const { request, thinking } = await readJson(context, countSchema, options);
+    const { variables } = readThinking(context, deps.pipeline, request.model, thinking);
     using _hold = deps.limiter.enter(tenantId);
-    return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
+    return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, { ...request, variables }) });
   });
 }
 

@@ -6,11 +6,13 @@ import { checkPromptFiles } from "../generation/prompt-file.ts";
 import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { messageFormat } from "../generation/response-format.ts";
 import { generateParams, samplingFields, stopString } from "../generation/sampling.ts";
+import { effort, noWishes, switchesOf, type ThinkingWishes, thinkingSwitch } from "../generation/thinking.ts";
 import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import type { CitableBlocks } from "./citations.ts";
 import {
   allBlocks,
+  blocksOf,
   cacheControl,
   checkToolUses,
   citableOf,
@@ -31,17 +33,20 @@ const promptFields = (filters: z.ZodType) => ({
   file_search: optional(fileSearchSchema(filters)),
   cache_salt: requestFields.cache_salt,
   spangate: requestFields.spangate,
-  output_config: optional(z.strictObject({ format: optional(messageFormat) })),
+  output_config: optional(z.strictObject({ format: optional(messageFormat), effort: optional(effort) })),
+  thinking: optional(thinkingSwitch),
   ...messageToolFields(cacheControl),
 });
 type PromptBody = z.output<z.ZodObject<ReturnType<typeof promptFields>>>;
 
 export interface CountBody {
   readonly request: PromptRequest;
+  readonly thinking: ThinkingWishes;
 }
 
 export interface MessagesBody {
   readonly request: ChatRequest;
+  readonly thinking: ThinkingWishes;
   readonly stream: boolean;
   /** How long the caller asks that its cached prompt stays; undefined: it does not ask. */
   readonly ttl: "5m" | "1h" | undefined;
@@ -56,7 +61,7 @@ export function countTokensSchema(filters: z.ZodType) {
   return z
     .strictObject(promptFields(filters))
     .superRefine(checkPrompt)
-    .transform((body): CountBody => ({ request: promptOf(body) }));
+    .transform((body): CountBody => ({ request: promptOf(body), thinking: wishesOf(body) }));
 }
 
 /** @param filters the corpus side's schema of `filters` */
@@ -74,6 +79,11 @@ export function messagesSchema(filters: z.ZodType) {
       diagnostics: optional(z.strictObject({ previous_message_id: optional(shortString) })),
     })
     .superRefine(checkPrompt)
+    .superRefine(({ thinking, max_tokens: maxTokens }, context) => {
+      if (thinking?.budget_tokens === undefined || thinking.budget_tokens < maxTokens) return;
+      const message = "must be less than max_tokens";
+      context.addIssue({ code: "custom", path: ["thinking", "budget_tokens"], message, input: thinking });
+    })
     .transform(
       (body): MessagesBody => ({
         request: {
@@ -88,6 +98,7 @@ export function messagesSchema(filters: z.ZodType) {
           retention: ttlOf(body),
           diagnose: body.diagnostics !== undefined || body.spangate?.prompt_cache_diagnostics === true,
         },
+        thinking: wishesOf(body),
         stream: body.stream ?? false,
         ttl: ttlOf(body),
         citable: citableOf(body.messages),
@@ -148,10 +159,25 @@ function promptOf(body: PromptBody): PromptRequest {
   };
 }
 
+function wishesOf({ thinking, output_config: output, messages }: PromptBody): ThinkingWishes {
+  const { effort: wanted } = output ?? {};
+  const tokens = thinking?.type === "enabled" ? thinking.budget_tokens : undefined;
+  const hasEarlier = messages.some((each) => blocksOf(each).some(({ type }) => type === "thinking"));
+  return {
+    ...noWishes,
+    switches: switchesOf("thinking", thinking),
+    efforts: wanted === undefined ? [] : [{ field: "output_config.effort", effort: wanted }],
+    budgets: tokens === undefined ? [] : [{ field: "thinking.budget_tokens", tokens }],
+    earlier: hasEarlier ? "messages[].content[].thinking" : undefined,
+  };
+}
+
 function cacheControlsOf(body: PromptBody): readonly { readonly ttl?: "5m" | "1h" | undefined }[] {
   const { system = "", messages, tools = [], cache_control: whole } = body;
   const blocks = [...(typeof system === "string" ? [] : system), ...messages.flatMap(allBlocks), ...tools];
-  return [whole, ...blocks.map((block) => block.cache_control)].filter((control) => control !== undefined);
+  return [whole, ...blocks.map((block) => ("cache_control" in block ? block.cache_control : undefined))].filter(
+    (control) => control !== undefined,
+  );
 }
 
 function ttlOf(body: PromptBody): "5m" | "1h" | undefined {

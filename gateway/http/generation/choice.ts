@@ -11,6 +11,8 @@ export interface MadeCall {
 }
 
 export interface Choice {
+  /** What the model thought before it answered. */
+  thinking: string;
   text: string;
   /** How many calls came before the text began. */
   textAt: number;
@@ -22,7 +24,7 @@ export interface Choice {
 export function emptyChoices(count: number): readonly Choice[] {
   return Array.from(
     { length: count },
-    (): Choice => ({ text: "", textAt: 0, calls: [], logprobs: [], end: undefined }),
+    (): Choice => ({ thinking: "", text: "", textAt: 0, calls: [], logprobs: [], end: undefined }),
   );
 }
 
@@ -40,7 +42,12 @@ export function collect(choice: Choice | undefined, event: CompletionEvent): voi
     choice.end = event;
     return;
   }
+  if (event.type === "thinking") {
+    choice.thinking += event.text;
+    return;
+  }
   if (event.type === "restart") {
+    choice.thinking = "";
     choice.text = "";
     choice.calls.length = 0;
     choice.logprobs.length = 0;

@@ -2,7 +2,7 @@
 import type { Context } from "hono";
 import type { ApiError } from "../../base/errors.ts";
 import type { MergedEvents } from "../../generate/completion.ts";
-import type { ArgumentsEvent, CallEvent, CompletionEvent, TextEvent } from "../../generate/events.ts";
+import type { ArgumentsEvent, CallEvent, CompletionEvent, TextEvent, ThinkingEvent } from "../../generate/events.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { type SseFraming, type SseStream, sseResponse } from "../transport/sse.ts";
 import { type Choice, collect, finishReasonOf } from "./choice.ts";
@@ -24,6 +24,8 @@ export interface ChunkShape {
   /** One entry of `choices` each. */
   readonly begin?: (index: number) => object;
   readonly text: (index: number, event: TextEvent) => object;
+  /** Absent where no thinking is read. */
+  readonly thinking?: (index: number, event: ThinkingEvent) => object;
   /** Absent where no tool may be called. */
   readonly call?: (index: number, event: CallEvent | ArgumentsEvent) => object;
   readonly end: (index: number, finishReason: string) => object;
@@ -116,7 +118,7 @@ export async function answerInEvents(
 async function writeStream(
   stream: SseStream,
   { choices }: Completion,
-  { shared, begin, text, call, end, endFields, summary }: ChunkShape,
+  { shared, begin, text, thinking, call, end, endFields, summary }: ChunkShape,
   forEachEvent: ForEachEvent,
 ): Promise<void> {
   const common = summary === undefined ? shared : { ...shared, usage: null };
@@ -127,6 +129,8 @@ async function writeStream(
     else if (event.type === "end") {
       const last = end(index, finishReasonOf(event.reason, choices[index]?.calls.length));
       await write({ choices: [last], ...(await endFields?.(index)) });
+    } else if (event.type === "thinking") {
+      if (thinking !== undefined) await write({ choices: [thinking(index, event)] });
     } else if (event.type !== "restart" && call !== undefined) await write({ choices: [call(index, event)] });
   });
   if (stream.closed) return;

@@ -13,7 +13,8 @@ export interface AnswerHead {
 }
 
 export function usageOf(ends: readonly EndEvent[]) {
-  return usageBody(sumOf(ends.map((end, index) => shareOf(end, index === 0))));
+  const reasoningTokens = ends.reduce((sum, end) => sum + end.reasoningTokens, 0);
+  return usageBody(sumOf(ends.map((end, index) => shareOf(end, index === 0))), reasoningTokens);
 }
 
 /** Counts of the tokens of one answer, or of many together. */
@@ -27,12 +28,12 @@ export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cach
 }
 
 /** The same counts with all fields of OpenAI's `usage`. */
-export function usageBody(usage: RequestUsage) {
+export function usageBody(usage: RequestUsage, reasoningTokens = 0) {
   const counts = tokenCounts(usage);
   return {
     ...counts,
     prompt_tokens_details: { ...counts.prompt_tokens_details, audio_tokens: 0 },
-    completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
+    completion_tokens_details: { reasoning_tokens: reasoningTokens, audio_tokens: 0 },
   };
 }
 

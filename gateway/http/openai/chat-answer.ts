@@ -34,12 +34,14 @@ export function wholeAnswer(
   };
 }
 
-function messageOf({ text, calls }: Choice) {
-  if (calls.length === 0) return { role: "assistant", content: text, refusal: null };
+function messageOf({ thinking, text, calls }: Choice) {
+  // The field of DeepSeek's API, which most clients read.
+  const thought = thinking === "" ? {} : { reasoning_content: thinking };
+  if (calls.length === 0) return { role: "assistant", content: text, refusal: null, ...thought };
   const toolCalls = calls.map(({ id, name, arguments: given }) => {
     return { id: chatCallId(id), type: "function", function: { name, arguments: given } };
   });
-  return { role: "assistant", content: text === "" ? null : text, refusal: null, tool_calls: toolCalls };
+  return { role: "assistant", content: text === "" ? null : text, refusal: null, ...thought, tool_calls: toolCalls };
 }
 
 export const chatCallId = (id: string): string => `call_${id}`;
@@ -62,6 +64,7 @@ export function chatChunks(
     // An answer of calls alone has no text, not even an empty one.
     begin: (index) => delta(index, { role: "assistant", content: callsTools ? null : "" }, null),
     text: (index, { text, logprobs }) => delta(index, { content: text }, null, logprobsOf?.(logprobs) ?? null),
+    thinking: (index, event) => delta(index, { reasoning_content: event.text }, null),
     call: (index, event) => delta(index, { tool_calls: [callDelta(event)] }, null),
     end: (index, finishReason) => delta(index, {}, finishReason),
     ...(endFields === undefined ? {} : { endFields }),

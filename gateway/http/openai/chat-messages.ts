@@ -60,8 +60,10 @@ const message = z.discriminatedUnion(
       role: z.literal("assistant"),
       content: optional(content),
       tool_calls: optional(z.array(call).min(1).max(toolLimits.callsPerMessage)),
-      // Answers come back as clients got them, with what was not in them as null; notes on them, as `refusal` and
-      // `reasoning_content` are, are no part of the prompt and left out.
+      // What was thought before it, for templates that show it again.
+      reasoning_content: optional(z.string()),
+      // Answers come back as clients got them, with what was not in them as null; notes on them, as `refusal` is, are
+      // no part of the prompt and left out.
       function_call: z.null(notSupported).optional(),
       audio: z.null(notSupported).optional(),
     }),
@@ -122,7 +124,7 @@ export const chatMessages = z
   });
 
 function assistantMessage(
-  { content: said, tool_calls: made }: Message & { readonly role: "assistant" },
+  { content: said, reasoning_content: thinking, tool_calls: made }: Message & { readonly role: "assistant" },
   index: number,
   open: OpenCalls,
   refuse: (path: Path, text: string) => void,
@@ -130,7 +132,7 @@ function assistantMessage(
   const text = said?.text;
   if (made === undefined) {
     if (text === undefined) refuse([index, "content"], "is missing, and so are tool_calls");
-    return { role: "assistant", content: text ?? "" };
+    return { role: "assistant", content: text ?? "", ...(thinking ? { thinking } : {}) };
   }
   const calls = made.map(({ id, function: { name, arguments: given } }, at) => {
     const path = [index, "tool_calls", at];
@@ -138,5 +140,5 @@ function assistantMessage(
     open.set(id, { name, path });
     return { id, name, arguments: given };
   });
-  return { role: "assistant", content: text ?? "", calls };
+  return { role: "assistant", content: text ?? "", calls, ...(thinking ? { thinking } : {}) };
 }

@@ -3,17 +3,14 @@
  * change the answer, or left out and named in `x-spangate-ignored`; those whose only possible effect is elsewhere (`user`,
  * `metadata`) are checked and have none here.
  */
-import type { Context } from "hono";
 import { z } from "zod";
-import { ApiError } from "../../base/errors.ts";
-import type { Pipeline } from "../../generate/pipeline.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields } from "../generation/prompt-cache.ts";
 import { checkPromptFiles } from "../generation/prompt-file.ts";
 import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { generateFields, generateParams } from "../generation/sampling.ts";
+import { chatWishes, type ThinkingWishes, templateVariables, thinkingFields } from "../generation/thinking.ts";
 import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
-import type { AppEnv } from "../transport/context.ts";
 import { optional } from "../transport/fields.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
@@ -24,62 +21,6 @@ export function chatSchema(filters: z.ZodType) {
     .strictObject({ ...chatFields, file_search: optional(fileSearchSchema(filters)) })
     .superRefine(checkTogether)
     .transform(toRequest);
-}
-
-/** Wishes about thinking are hints, left out and named where the model's template does not read them. */
-const thinkingHints: ReadonlySet<string> = new Set(["enable_thinking", "thinking", "reasoning_effort"]);
-/** What a prompt is made of is not the caller's to replace. */
-const ownVariables: ReadonlySet<string> = new Set([
-  ...["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token", "unk_token"],
-  ...["raise_exception", "strftime_now", "namespace", "range", "loop", "true", "false", "none"],
-]);
-const maxVariables = 16;
-
-/** A template reads texts into the prompt, which are no user's to write there: what is passed is true or false. */
-const templateVariables = z
-  .record(z.string(), z.unknown())
-  .superRefine((variables, context) => {
-    const names = Object.keys(variables);
-    const refuse = (path: readonly string[], message: string): void =>
-      context.addIssue({ code: "custom", path: [...path], message, input: variables });
-    if (names.length > maxVariables) refuse([], `have more than ${maxVariables} entries`);
-    const other = names.find(
-      (name) =>
-        !/^[A-Za-z_]\w{0,63}$/.test(name) ||
-        ownVariables.has(name) ||
-        (typeof variables[name] !== "boolean" && !thinkingHints.has(name)),
-    );
-    if (other !== undefined) refuse([other.slice(0, 64)], "is not passed to the model's chat template");
-  })
-  .transform((variables): Readonly<Record<string, unknown>> => variables);
-
-/**
- * The variables that the model's template reads. Hints that it does not read are named as left out.
- * @throws ApiError unsupported_field for what is no hint, and for hints where nothing may be left out
- */
-export function readVariables(
-  context: Context<AppEnv>,
-  pipeline: Pick<Pipeline, "unreadVariables">,
-  model: string | undefined,
-  variables: ChatBody["variables"],
-): NonNullable<ChatRequest["variables"]> {
-  const names = Object.keys(variables).filter((name) => variables[name] !== null);
-  if (names.length === 0) return {};
-  const unread = new Set(pipeline.unreadVariables(model, names));
-  const read = names.flatMap((name): [string, boolean][] => {
-    const value = variables[name];
-    return typeof value === "boolean" && !unread.has(name) ? [[name, value]] : [];
-  });
-  const made = Object.fromEntries(read);
-  const dropped = names.filter((name) => !Object.hasOwn(made, name));
-  const refused = context.get("strict") === true ? dropped[0] : dropped.find((name) => !thinkingHints.has(name));
-  if (refused !== undefined) {
-    const param = `chat_template_kwargs.${refused}`;
-    throw new ApiError("unsupported_field", { message: `'${param}' is not read by the model's chat template.`, param });
-  }
-  const left = dropped.map((name) => `chat_template_kwargs.${name}`);
-  if (left.length > 0) context.set("ignored", [...(context.get("ignored") ?? []), ...left]);
-  return made;
 }
 
 /** Fields of the body. */
@@ -101,6 +42,7 @@ export const chatFields = {
   ...chatToolFields,
   // The names of vLLM; with the second, the last message is an answer that has begun.
   chat_template_kwargs: optional(templateVariables),
+  ...thinkingFields,
   continue_final_message: optional(z.boolean()),
   add_generation_prompt: optional(z.boolean()),
   // Facts for the caller's own bookkeeping.
@@ -128,8 +70,7 @@ export interface ChatBody {
   readonly request: ChatRequest;
   readonly stream: boolean;
   readonly includeUsage: boolean;
-  /** `chat_template_kwargs` */
-  readonly variables: Readonly<Record<string, unknown>>;
+  readonly thinking: ThinkingWishes;
 }
 
 function checkTogether(body: Body, context: z.RefinementCtx): void {
@@ -203,5 +144,7 @@ function toRequest(body: Body): ChatBody {
     diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };
   const includeUsage = body.stream_options?.include_usage ?? false;
-  return { request, stream: body.stream ?? false, includeUsage, variables: body.chat_template_kwargs ?? {} };
+  const wishes = chatWishes(body, body.chat_template_kwargs ?? {});
+  const earlier = lowered.some(({ thinking }) => thinking !== undefined) ? "messages[].reasoning_content" : undefined;
+  return { request, stream: body.stream ?? false, includeUsage, thinking: { ...wishes, earlier } };
 }

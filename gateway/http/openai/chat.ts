@@ -10,15 +10,16 @@ import { choiceCitations } from "../generation/citations.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import { logprobsDescriber, spangateOf, usageOf } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
+import { readThinking } from "../generation/thinking.ts";
 import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
 import { chatChunks, wholeAnswer } from "./chat-answer.ts";
-import { chatSchema, readVariables, unsupportedChatFields } from "./chat-schema.ts";
+import { chatSchema, unsupportedChatFields } from "./chat-schema.ts";
 
 export interface ChatDeps extends ChatRunDeps {
-  readonly pipeline: Pick<Pipeline, "chat" | "unreadVariables">;
+  readonly pipeline: Pick<Pipeline, "chat" | "unreadVariables" | "marksThinking" | "showsThinking">;
   readonly tokenBytes: TokenBytes;
   readonly nowMs: () => number;
   readonly log: Log;
@@ -43,8 +44,8 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
     const body = await readJson(context, schema, { unsupported: unsupportedChatFields });
     const requestId = context.get("requestId");
     const { stream, includeUsage } = body;
-    const variables = readVariables(context, deps.pipeline, body.request.model, body.variables);
-    const request = { ...body.request, variables };
+    const asked = readThinking(context, deps.pipeline, body.request.model, body.thinking);
+    const request = { ...body.request, ...asked };
     return await runChat(context, deps, { request, stream }, async (run, completion) => {
       const { choices } = completion;
       const view = { isBatchLine: context.env?.batch !== undefined };

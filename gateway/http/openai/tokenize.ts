@@ -6,18 +6,22 @@ import { ApiError } from "../../base/errors.ts";
 import type { Pipeline } from "../../generate/pipeline.ts";
 import type { PromptRequest } from "../../generate/requests.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
+import { noWishes, readThinking } from "../generation/thinking.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { optional } from "../transport/fields.ts";
 import { declare } from "../transport/route.ts";
-import { chatFields, checkPromptEnd, readVariables } from "./chat-schema.ts";
+import { chatFields, checkPromptEnd } from "./chat-schema.ts";
 import { chatToolsAsked } from "./chat-tools.ts";
 import { tokenIdList } from "./text-completions.ts";
 
 export interface TokenizeDeps {
-  readonly pipeline: Pick<Pipeline, "encodeText" | "promptTokenIds" | "modelCard" | "unreadVariables">;
+  readonly pipeline: Pick<
+    Pipeline,
+    "encodeText" | "promptTokenIds" | "modelCard" | "unreadVariables" | "marksThinking" | "showsThinking"
+  >;
   readonly tokenBytes: TokenBytes;
   readonly limiter: ConcurrencyLimiter;
 }
@@ -67,7 +71,8 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
     const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
     const card = pipeline.modelCard(body.model);
     using _hold = limiter.enter(tenantId);
-    const variables = readVariables(context, pipeline, card.id, body.chat_template_kwargs ?? {});
+    const wishes = { ...noWishes, variables: body.chat_template_kwargs ?? {} };
+    const { variables } = readThinking(context, pipeline, card.id, wishes);
     const tokens = await tokensOf(pipeline, tenantId, { model: card.id, variables }, body);
     const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
     return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });

@@ -34,6 +34,8 @@ export interface ResponseParts {
 export const messageId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "msg_");
 export const searchId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "fs_");
 
+export const reasoningId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "rs_");
+
 export const callItemId = ({ id }: Pick<ResponseParts, "id">, index: number): string =>
   `${id.replace("resp_", "fc_")}_${index}`;
 
@@ -75,6 +77,7 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     parallel_tool_calls: body.parallel_tool_calls ?? true,
     background: false,
     store: body.store ?? true,
+    reasoning: { effort: body.reasoning?.effort ?? null, summary: null },
     text: { format: body.text?.format?.shown ?? { type: "text" } },
     truncation: "disabled",
     service_tier: "default",
@@ -98,11 +101,12 @@ function cacheOptionsShown(options: NonNullable<ResponsesBody["body"]["prompt_ca
 
 /** The answer's items, in the order in which they began. */
 function outputOf(parts: ResponseParts) {
-  const { text, textAt, calls } = parts.choice;
+  const { thinking, text, textAt, calls } = parts.choice;
   const made = calls.map((_, index) => callItem(parts, index, "completed"));
   const message = text === "" && calls.length > 0 ? [] : [messageItem(parts)];
   const search = searches(parts) ? [searchItem(parts, "completed")] : [];
-  return [...search, ...made.slice(0, textAt), ...message, ...made.slice(textAt)];
+  const thought = thinking === "" ? [] : [reasoningItem(parts, "completed")];
+  return [...search, ...thought, ...made.slice(0, textAt), ...message, ...made.slice(textAt)];
 }
 
 export type ResponseBody = ReturnType<typeof responseBody>;
@@ -122,6 +126,14 @@ export function searchItem(parts: ResponseParts, status: "in_progress" | "search
   return { type: "file_search_call", id: searchId(parts), status, queries, results: shown ? results : null };
 }
 
+/** What the model thought before it answered. */
+export function reasoningItem(parts: ResponseParts, status: "in_progress" | "completed") {
+  const content = status === "completed" ? [thoughtPart(parts.choice.thinking)] : [];
+  return { type: "reasoning" as const, id: reasoningId(parts), status, summary: [], content };
+}
+
+export const thoughtPart = (text: string) => ({ type: "reasoning_text" as const, text });
+
 /** @param status "completed": as the answer ended */
 export function callItem({ id, choice }: ResponseParts, index: number, status: "in_progress" | "completed") {
   const call = choice.calls[index];
@@ -139,7 +151,7 @@ export function callItem({ id, choice }: ResponseParts, index: number, status: "
 
 export function messageItem(parts: ResponseParts) {
   const status = statusOf(parts.choice.end);
-  return { type: "message", id: messageId(parts), status, role: "assistant", content: [textPart(parts)] };
+  return { type: "message" as const, id: messageId(parts), status, role: "assistant", content: [textPart(parts)] };
 }
 
 export function textPart(parts: ResponseParts) {
@@ -155,7 +167,7 @@ function usageOf({ run, choice }: ResponseParts) {
     input_tokens: promptTokens,
     input_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens },
     output_tokens: outputTokens,
-    output_tokens_details: { reasoning_tokens: 0 },
+    output_tokens_details: { reasoning_tokens: choice.end?.reasoningTokens ?? 0 },
     total_tokens: promptTokens + outputTokens,
   };
 }

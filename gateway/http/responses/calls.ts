@@ -19,8 +19,19 @@ export function messagesOf(items: readonly Item[], ownCount: number): readonly L
   const refuseOpen = (): void => {
     for (const { index } of open.values()) refuse(index, "", "is a function_call without a function_call_output");
   };
+  // What was thought belongs to the assistant's message or call behind it.
+  let thinking: string | undefined;
+  const takeThinking = () => {
+    const taken = thinking === undefined ? {} : { thinking };
+    thinking = undefined;
+    return taken;
+  };
   for (const [index, item] of items.entries()) {
     if (item.type === "file_search_call") continue;
+    if (item.type === "reasoning") {
+      thinking = item.content.map(({ text }) => text).join("\n\n") || undefined;
+      continue;
+    }
     if (item.type === "function_call_output") {
       const { call_id: id } = item;
       const call = open.get(id) ?? refuse(index, ".call_id", "is the id of no function_call that waits for its output");
@@ -31,21 +42,26 @@ export function messagesOf(items: readonly Item[], ownCount: number): readonly L
     if (item.type === "function_call") {
       if (open.has(item.call_id)) refuse(index, ".call_id", "is the id of another function_call");
       open.set(item.call_id, { name: item.name, index });
-      addCall(messages, item);
+      addCall(messages, item, takeThinking());
       continue;
     }
     refuseOpen();
     const role = item.role === "developer" ? "system" : item.role;
-    messages.push({ role, content: textOf(item.content) });
+    const thought = takeThinking();
+    messages.push({ role, content: textOf(item.content), ...(role === "assistant" ? thought : {}) });
   }
   refuseOpen();
   return messages;
 }
 
-function addCall(messages: LowerMessage[], item: Item & { readonly type: "function_call" }): void {
+function addCall(
+  messages: LowerMessage[],
+  item: Item & { readonly type: "function_call" },
+  thought: Pick<LowerMessage, "thinking">,
+): void {
   const call = { id: item.call_id, name: item.name, arguments: argumentsOf(item.arguments) };
   const last = messages.at(-1);
-  if (last?.role !== "assistant") messages.push({ role: "assistant", content: "", calls: [call] });
+  if (last?.role !== "assistant") messages.push({ role: "assistant", content: "", calls: [call], ...thought });
   else messages[messages.length - 1] = { ...last, calls: [...(last.calls ?? []), call] };
 }
 

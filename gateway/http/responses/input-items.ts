@@ -91,14 +91,24 @@ const searchItem = z.strictObject({
   status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
   results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
 });
+/** What was thought before an answer, as it was answered. */
+const thoughtPart = z.strictObject({ type: z.enum(["reasoning_text", "summary_text"]), text: z.string() });
+const reasoningItem = z.strictObject({
+  type: z.literal("reasoning"),
+  id: optional(shortString),
+  summary: optional(z.array(thoughtPart).max(limits.contentParts)),
+  content: optional(z.array(thoughtPart).max(limits.contentParts)),
+  encrypted_content: optional(z.never("is not supported")),
+  status,
+});
 /** Refers to an item of a stored response by the item's id. */
 const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
 const itemTypes =
-  "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call' and 'item_reference' are supported";
+  "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call', 'reasoning' and 'item_reference' are supported";
 /** The type of a message may be left out. */
 const withType = (value: unknown): unknown =>
   typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
-const itemKinds = [messageItem, searchItem, referenceItem, callItem, callOutputItem] as const;
+const itemKinds = [messageItem, searchItem, reasoningItem, referenceItem, callItem, callOutputItem] as const;
 export const item = z.preprocess(withType, z.discriminatedUnion("type", itemKinds, itemTypes));
 export type InputItem = z.output<typeof item>;
 
@@ -141,6 +151,11 @@ export function itemsOf(input: string | readonly InputItem[]) {
     if (entry.type === "function_call") {
       const { type, call_id, name } = entry;
       return { type, call_id, name, arguments: entry.arguments, status: "completed" };
+    }
+    if (entry.type === "reasoning") {
+      const parts = (entry.content ?? []).filter((part) => part.type === "reasoning_text");
+      const content = parts.map(({ text }) => ({ type: "reasoning_text" as const, text }));
+      return { type: entry.type, summary: [], content, status: "completed" };
     }
     if (entry.type === "function_call_output") {
       return { type: entry.type, call_id: entry.call_id, output: entry.output, status: "completed" };

@@ -183,6 +183,7 @@ function naming<Value>(param: string, find: () => Value): Value {
 const inputPrefixes: Readonly<Record<Item["type"], string>> = {
   message: "msg",
   file_search_call: "fs",
+  reasoning: "rs",
   // Calls in an answer have the usual prefix `fc`; these are calls in the input.
   function_call: "fci",
   function_call_output: "fco",

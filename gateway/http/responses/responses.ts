@@ -15,6 +15,7 @@ import { answerInEvents, answerWhole, type Completion } from "../generation/comp
 import { comparePrompt } from "../generation/prompt-diagnostics.ts";
 import { logprobsDescriber } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
+import { readThinking } from "../generation/thinking.ts";
 import { changed } from "../middleware/audit.ts";
 import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
@@ -34,11 +35,12 @@ import {
   responsesSchema,
   showsLogprobs,
   unsupportedResponseFields,
+  wishesOf,
 } from "./schema.ts";
 import { ResponseEvents, writeResponse } from "./stream.ts";
 
 export interface ResponsesDeps extends ChatRunDeps {
-  readonly pipeline: Pick<Pipeline, "chat" | "countTokens">;
+  readonly pipeline: Pick<Pipeline, "chat" | "countTokens" | "unreadVariables" | "marksThinking" | "showsThinking">;
   readonly stored: StoredResponses;
   readonly tokenBytes: TokenBytes;
   /** Schema of a tool's filters. */
@@ -114,7 +116,8 @@ function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }
     const { items } = await boundedConversation(context, stored, parsed);
     using _hold = limiter.enter(tenantId);
     try {
-      const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
+      const { variables } = readThinking(context, pipeline, parsed.body.model, wishesOf(parsed));
+      const count = await pipeline.countTokens(tenantId, { ...promptOf(parsed, items), variables });
       return context.json({ object: "response.input_tokens", input_tokens: count });
     } catch (error) {
       throw inOwnWords(error, parsed.searchIndex);
@@ -162,7 +165,8 @@ async function respond(
   const stream = parsed.body.stream ?? false;
   const requestId = context.get("requestId");
   const tenantId = tenantIdOf(context);
-  const request = requestOf(parsed, items);
+  const asked = readThinking(context, deps.pipeline, parsed.body.model, wishesOf(parsed));
+  const request = { ...requestOf(parsed, items), ...asked };
   const id = deps.stored.newId();
   const inputItems = keptInputOf(id, parsed);
   const roomBytes = inputItems === undefined ? 0 : Buffer.byteLength(inputItems);
@@ -221,7 +225,9 @@ async function respond(
 function kept(body: ReturnType<typeof responseBody>): JsonObject {
   const output = body.output.map((item) => {
     if ("queries" in item) return { ...item, results: null };
-    return "content" in item ? { ...item, content: item.content.map((part) => ({ ...part, logprobs: [] })) } : item;
+    return item.type === "message"
+      ? { ...item, content: item.content.map((part) => ({ ...part, logprobs: [] })) }
+      : item;
   });
   const { spangate, ...rest } = body;
   if (spangate === undefined) return { ...body, output };

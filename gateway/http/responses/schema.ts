@@ -9,6 +9,7 @@ import { checkPromptFiles } from "../generation/prompt-file.ts";
 import { requestFields } from "../generation/request-fields.ts";
 import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
+import { effort, noWishes, type ThinkingWishes, thinkingFields } from "../generation/thinking.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import { messagesOf } from "./calls.ts";
@@ -42,6 +43,15 @@ const responseFields = {
   ),
   cache_salt: requestFields.cache_salt,
   spangate: requestFields.spangate,
+  reasoning: optional(
+    z.strictObject({
+      effort: optional(effort),
+      max_tokens: thinkingFields.thinking_budget,
+      // What is thought is shown as it is, whatever summary is asked for.
+      summary: optional(z.enum(["auto", "concise", "detailed"])),
+      generate_summary: optional(z.enum(["auto", "concise", "detailed"])),
+    }),
+  ),
   // Values that mean what this server does anyway.
   background: optional(z.literal(false, "answers are not made in the background")),
   truncation: optional(z.literal("disabled", "prompts are never cut")),
@@ -88,8 +98,8 @@ export const showsLogprobs = ({ include = [] }: Including): boolean => include.i
 /** The body of POST /v1/responses/input_tokens: what a prompt is made of. */
 export function inputTokensSchema(filters: z.ZodType) {
   const { model, input, instructions, previous_response_id, documents, text, truncation } = responseFields;
-  const { cache_salt, spangate } = responseFields;
-  const prompt = { model, input, instructions, previous_response_id, documents, cache_salt, spangate };
+  const { cache_salt, spangate, reasoning } = responseFields;
+  const prompt = { model, input, instructions, previous_response_id, documents, reasoning, cache_salt, spangate };
   return z
     .strictObject({ ...prompt, text, truncation, ...responseToolFields(filters) })
     .superRefine(checkTools)
@@ -102,6 +112,17 @@ export type ResponsePrompt = z.output<ReturnType<typeof inputTokensSchema>>;
 /** Response that the prompt is to be compared with. */
 export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
   body.prompt_cache_options?.comparison_response_id;
+
+/** What the request wishes of thinking. */
+export function wishesOf({ body: { reasoning }, items }: ResponsePrompt): ThinkingWishes {
+  const { effort: wanted, max_tokens: tokens } = reasoning ?? {};
+  return {
+    ...noWishes,
+    efforts: wanted === undefined ? [] : [{ field: "reasoning.effort", effort: wanted }],
+    budgets: tokens === undefined ? [] : [{ field: "reasoning.max_tokens", tokens }],
+    earlier: items.some(({ type }) => type === "reasoning") ? "input[].content" : undefined,
+  };
+}
 
 /** @param items the conversation so far and the new input, in order */
 export function promptOf(parsed: ResponsePrompt, items: readonly Item[]): PromptRequest {

@@ -11,11 +11,14 @@ import {
   messageItem,
   type ResponseBody,
   type ResponseParts,
+  reasoningId,
+  reasoningItem,
   responseBody,
   searches,
   searchId,
   searchItem,
   textPart,
+  thoughtPart,
 } from "./answer.ts";
 
 /** Numbers the events of one stream, the error that may end it included. */
@@ -51,8 +54,9 @@ export async function writeResponse(
   await write("in_progress", begun);
   if (searches(parts)) await writeSearch(write, parts);
   const items = new ItemWriter(write, parts);
-  if (!callsFunctions(parts)) await items.openMessage();
+  if (!callsFunctions(parts) && !parts.run.thinks) await items.openMessage();
   await forEachEvent(async (event) => {
+    if (event.type === "thinking") return await items.thinking(event.text);
     if (event.type === "text") await items.text(event.text, event.logprobs);
     else if (event.type === "call") await items.openCall(event.call);
     else if (event.type === "arguments") await items.arguments(event.text);
@@ -73,6 +77,8 @@ class ItemWriter {
   #nextIndex: number;
   #messageIndex: number | undefined;
   readonly #untold: TokenLogprob[] = [];
+  #reasoningIndex: number | undefined;
+  #thinks = false;
   #call: { readonly index: number; readonly output_index: number } | undefined;
 
   constructor(write: WriteEvent, parts: ResponseParts) {
@@ -81,7 +87,30 @@ class ItemWriter {
     this.#nextIndex = searches(parts) ? 1 : 0;
   }
 
+  async thinking(delta: string): Promise<void> {
+    if (!this.#thinks) {
+      this.#thinks = true;
+      this.#reasoningIndex = this.#nextIndex++;
+      const item = reasoningItem(this.#parts, "in_progress");
+      await this.#write("output_item.added", { output_index: this.#reasoningIndex, item });
+      await this.#write("content_part.added", { ...this.#thoughtPlace(), part: thoughtPart("") });
+    }
+    await this.#write("reasoning_text.delta", { ...this.#thoughtPlace(), delta });
+  }
+
+  /** The thinking ends where anything else begins. */
+  async #closeThinking(): Promise<void> {
+    if (!this.#thinks) return;
+    this.#thinks = false;
+    const text = this.#parts.choice.thinking;
+    await this.#write("reasoning_text.done", { ...this.#thoughtPlace(), text });
+    await this.#write("content_part.done", { ...this.#thoughtPlace(), part: thoughtPart(text) });
+    const item = reasoningItem(this.#parts, "completed");
+    await this.#write("output_item.done", { output_index: this.#reasoningIndex, item });
+  }
+
   async openMessage(): Promise<void> {
+    await this.#closeThinking();
     this.#messageIndex = this.#nextIndex++;
     const item = { ...messageItem(this.#parts), status: "in_progress", content: [] };
     await this.#write("output_item.added", { output_index: this.#messageIndex, item });
@@ -99,6 +128,7 @@ class ItemWriter {
   }
 
   async openCall(index: number): Promise<void> {
+    await this.#closeThinking();
     await this.#closeCall();
     this.#call = { index, output_index: this.#nextIndex++ };
     const item = callItem(this.#parts, index, "in_progress");
@@ -112,6 +142,7 @@ class ItemWriter {
 
   /** An answer has one item at least. */
   async end(): Promise<void> {
+    await this.#closeThinking();
     await this.#closeCall();
     if (this.#messageIndex === undefined && this.#parts.choice.calls.length > 0) return;
     if (this.#messageIndex === undefined) await this.openMessage();
@@ -136,6 +167,10 @@ class ItemWriter {
 
   #place() {
     return { item_id: messageId(this.#parts), output_index: this.#messageIndex, content_index: 0 };
+  }
+
+  #thoughtPlace() {
+    return { item_id: reasoningId(this.#parts), output_index: this.#reasoningIndex, content_index: 0 };
   }
 
   #callPlace({ index, output_index }: { readonly index: number; readonly output_index: number }) {

@@ -2,8 +2,7 @@
 
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { greedySampling } from "../../../worker/contract/greedy-sampling.ts";
-import { argmax } from "../../../worker/sample/argmax.ts";
-import { tokenLogprob } from "../../../worker/sample/logprobs.ts";
+import { argmax, tokenLogprob } from "../../../worker/sample/logprobs.ts";
 import { Sampler } from "../../../worker/sample/sampler.ts";
 import type { Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";

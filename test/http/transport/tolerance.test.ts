@@ -21,7 +21,7 @@ describe("hints and unknown fields", () => {
     const hints = { reasoning_effort: "high", verbosity: "low", service_tier: "flex", store: true, priority: 3 };
     expect(await ask({ ...question, ...hints, prediction: { type: "content", content: "x" }, temprature: 1 })).toEqual({
       status: 200,
-      ignored: "reasoning_effort, verbosity, service_tier, store, priority, prediction, temprature",
+      ignored: "verbosity, service_tier, store, priority, prediction, temprature, reasoning_effort",
       error: undefined,
     });
   });
@@ -34,7 +34,7 @@ describe("hints and unknown fields", () => {
     const { status, ignored } = await ask({ ...question, messages: [...turns, user("the thing")] });
     expect({ status, ignored }).toEqual({
       status: 200,
-      ignored: "messages[].name, messages[].reasoning_content, messages[].annotations",
+      ignored: "messages[].name, messages[].annotations, messages[].reasoning_content",
     });
   });
 
