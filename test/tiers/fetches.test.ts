@@ -145,7 +145,21 @@ function openFetches(tokenMs = Number.POSITIVE_INFINITY) {
   return { clock, asked, fetches, want, ids: runs.map(({ object }) => object.id) };
 }
 
-test("nobody waits longer than a second, nor at all after three that were late, until a minute has passed", () => {
+test.each([
+  [Number.POSITIVE_INFINITY, 1_000],
+  [10, 200],
+  [500, 10_000],
+  [0.1, 50],
+])("where a token takes %d ms to compute, one of 20 tokens is waited for %d ms", (tokenMs, waitMs) => {
+  const { clock, want } = openFetches(tokenMs);
+  expect(want(0)).toBe(true);
+  clock.ms += waitMs;
+  expect(want(0)).toBe(true);
+  clock.ms += 1;
+  expect(want(0)).toBe(false);
+});
+
+test("nobody waits longer than a second for what nobody knows the price of, nor at all after three that were late, until a minute has passed", () => {
   const { clock, asked, want, ids } = openFetches();
   for (const index of [0, 1, 2]) {
     expect(want(index)).toBe(true);

@@ -40,8 +40,11 @@ interface Part {
   readonly end: number;
 }
 
-/** A request waits for an object this long at most. */
-const patienceMs = 1_000;
+/**
+ * A request waits for objects as long as it would take to compute them, at most. Until it is known what computing takes
+ * it waits a second; and so long in any case, since no bucket answers at once.
+ */
+const [unknownMs, leastMs] = [1_000, 50];
 /** After so many late ones in a row nobody waits for a while, nor for one that was late or not to be had. */
 const [mostLate, restMs] = [3, 60_000];
 
@@ -114,7 +117,11 @@ export class Fetches {
     if (this.#byLastKey.size === 0) return;
     for (const { runs } of requesters) {
       const parts = runs.flatMap((run) => (run.keyed && !run.complete ? this.#lackedBy(run, nowMs) : []));
-      if (parts.length > 0 && !this.#isComputedSooner(parts)) for (const part of parts) this.#ask(part, nowMs);
+      if (parts.length === 0) continue;
+      const computeMs = this.#computeMs(parts);
+      if (this.#costs.fetchMs(parts.map(({ object }) => this.#bytesOf(object))) > computeMs) continue;
+      const waitMs = Number.isFinite(computeMs) ? Math.max(leastMs, computeMs) : unknownMs;
+      for (const part of parts) this.#ask(part, nowMs, waitMs);
     }
   }
 
@@ -140,19 +147,18 @@ export class Fetches {
     return parts;
   }
 
-  /** Whether all of these parts of a request are computed before they would be here. */
-  #isComputedSooner(parts: readonly Part[]): boolean {
+  /** What all of these parts of a request take to compute. */
+  #computeMs(parts: readonly Part[]): number {
     const { computeMs, blockTokens } = this.#options;
-    const bytes = parts.map(({ object }) => this.#bytesOf(object));
     const blocks = parts.reduce((sum, { run, first, end }) => sum + end - Math.max(first, run.blocks.length), 0);
-    return this.#costs.fetchMs(bytes) > computeMs(blocks * blockTokens);
+    return computeMs(blocks * blockTokens);
   }
 
   #bytesOf({ tokenCount }: KvObject): number {
     return kvObjectSizes(tokenCount, this.#options).fileBytes;
   }
 
-  #ask({ object, run, first, end }: Part, nowMs: number): void {
+  #ask({ object, run, first, end }: Part, nowMs: number, waitMs: number): void {
     // It may be a part of another run of the request too.
     if (this.#open.has(object.id)) return;
     this.#givenUp.delete(object.id);
@@ -165,7 +171,7 @@ export class Fetches {
     const keys = Array.from({ length: end - first }, (_, index) => run.keyAt(first + index));
     const claims = keys.filter((key) => key !== undefined);
     for (const key of claims) this.#claimed.add(key);
-    this.#open.set(object.id, { object, claims, deadlineMs: nowMs + patienceMs });
+    this.#open.set(object.id, { object, claims, deadlineMs: nowMs + waitMs });
   }
 
   #objectOf(id: string): KvObject | undefined {
