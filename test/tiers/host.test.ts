@@ -164,6 +164,30 @@ test("what is prepared lies in the host's memory too, also when it is found on t
   expect(isBelow()).toBe(true);
 });
 
+test("a chain leaves the host's memory from its tail, whether it was copied there or used last", async () => {
+  const world = openWorld(40, 20);
+  const prepare = (id: string, from: number) =>
+    submitPlan(id, { spans: [countUp(from, 32)] }, { params: { maxTokens: 0 } });
+  const [first, second, third] = [prepare("first", 0), prepare("second", 40), prepare("third", 80)];
+  const left = (message: typeof first): number[] =>
+    keysOf(message).flatMap((key, index) => (hostOf(world).cache.has(key) ? [index] : []));
+  await ask(world, first);
+  await ask(world, second);
+  await crowdOut(world);
+  // It comes up from the host, which uses it there.
+  await ask(
+    world,
+    submitPlan("a", { spans: [countUp(0, 32)], question: countUp(70, 3) }, { params: { maxTokens: 1 } }),
+  );
+  await ask(world, third);
+  // Eight blocks each, and 20 slots: the second one has lost its last four.
+  expect([first, second, third].map(left)).toEqual([
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 1, 2, 3],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+  ]);
+});
+
 test("a pin in the host's memory leaves the device's pool alone", async () => {
   const world = openWorld(40, 16);
   const message = submitPlan("prepare", { spans: spans.slice(0, 1) }, { params: { maxTokens: 0 } });

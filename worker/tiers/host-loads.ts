@@ -26,6 +26,8 @@ export interface HostLoadsOptions {
   readonly isDecoding: () => boolean;
   /** Has a block of the device copied down, if it is not there. */
   readonly bringDown: (key: BlockKey, previousKey: BlockKey) => void;
+  /** Blocks of the host were used, in the order of their chains. */
+  readonly used: (keys: readonly BlockKey[]) => void;
   readonly blockTokens: number;
   readonly clock: () => number;
   /** Called when blocks were brought to the device, or came to the host. */
@@ -263,6 +265,7 @@ export class HostLoads {
     }
     this.counts.ms += performance.now() - beganMs;
     for (const load of loads) this.#end(load);
+    this.#options.used(loads.map(({ key }) => key));
     resolve();
     this.#begin();
     onChange();

@@ -13,7 +13,7 @@ import type { TierStats } from "../contract/messages.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import { HostLoads, type HostLoadsOptions } from "./host-loads.ts";
 
-export interface HostTierOptions extends Omit<HostLoadsOptions, "hostCache" | "bringDown"> {
+export interface HostTierOptions extends Omit<HostLoadsOptions, "hostCache" | "bringDown" | "used"> {
   readonly blockTokens: number;
   /** Takes what comes to the host's memory and what goes from there. */
   readonly events: KvEvents;
@@ -40,6 +40,8 @@ export class HostTier {
   readonly cache: PrefixCache;
   readonly loads: HostLoads;
   readonly #options: HostTierOptions;
+  /** What each block here is chained from. */
+  readonly #previousKeys = new Map<BlockKey, BlockKey>();
   /** Blocks to copy down, with the keys that they were chained from; the one stored first is the first. */
   readonly #waiting = new Map<BlockKey, BlockKey>();
   readonly #stores = new Set<Store>();
@@ -56,9 +58,10 @@ export class HostTier {
     const { blocks, blockTokens, events, clock } = options;
     this.#options = options;
     this.pool = new BlockPool(blocks.slots.length, clock);
-    this.cache = new PrefixCache(this.pool, blockTokens, events);
+    this.cache = new PrefixCache(this.pool, blockTokens, this.#chained(events));
     const bringDown = (key: BlockKey, previousKey: BlockKey): void => this.deviceStored(key, previousKey);
-    this.loads = new HostLoads({ ...options, hostCache: this.cache, bringDown });
+    const used = (keys: readonly BlockKey[]): void => this.#used(keys);
+    this.loads = new HostLoads({ ...options, hostCache: this.cache, bringDown, used });
   }
 
   stats(): TierStats {
@@ -108,6 +111,37 @@ export class HostTier {
   async settled(): Promise<void> {
     if (this.#waiting.size + this.#stores.size === 0) return;
     await new Promise<void>((resolve) => this.#whenSettled.push(resolve));
+  }
+
+  #chained(events: KvEvents): KvEvents {
+    return {
+      stored: (key, previousKey, tokenCount) => {
+        this.#previousKeys.set(key, previousKey);
+        events.stored(key, previousKey, tokenCount);
+      },
+      removed: (key) => {
+        this.#previousKeys.delete(key);
+        events.removed(key);
+      },
+    };
+  }
+
+  /**
+   * Blocks of chains were used, in the order of their chains, and so was all that they are chained from: a chain whose
+   * beginning went first would be of no use, so it is let go from its tail.
+   */
+  #used(keys: readonly BlockKey[]): void {
+    const met = new Set<BlockKey>();
+    for (const tail of keys.toReversed()) {
+      if (met.has(tail)) continue;
+      for (let key: BlockKey | undefined = tail; key !== undefined; key = this.#previousKeys.get(key)) {
+        const slot = this.cache.blockOf(key);
+        if (slot === undefined) break;
+        met.add(key);
+        this.cache.retain(slot);
+        this.cache.release(slot);
+      }
+    }
   }
 
   #copyDown(): void {
@@ -160,6 +194,7 @@ export class HostTier {
       else this.cache.store(slot, key, previousKey, content, derivation);
       this.cache.release(slot);
     }
+    this.#used(stores.map(({ key }) => key));
     onChange();
     this.#copyDown();
   }
