@@ -206,6 +206,18 @@ SPG_API int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, con
 SPG_API int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride,
                                const float *k_norm, float *out);
 
+/* 1 when this processor opens sealed blocks of this pool (AES and carry-less products, in whole blocks of 16 bytes). */
+SPG_API int32_t spg_pool_opens_blocks(const spg_pool *pool);
+/*
+ * Opens segments of a KV file (worker/tiers/object-file.ts) into blocks of the pool. Segment first_segment + i is at
+ * sealed + i * span: a block's bytes, layer after layer, encrypted with AES-256-GCM, a tag of 16 bytes, zeros up to
+ * `span`. key: [32]; header: [header_bytes] additional data; block_ids: [block_count], all different, of blocks that no
+ * step reads. opened: [block_count] 1 where the segment was what was sealed; otherwise 0, and the block is unchanged.
+ */
+SPG_API int32_t spg_pool_open_blocks(spg_pool *pool, const uint8_t *key, const uint8_t *header, int32_t header_bytes,
+                                     const uint8_t *sealed, int64_t span, int32_t first_segment,
+                                     const int32_t *block_ids, int32_t block_count, uint8_t *opened);
+
 /* out [token_count][width] float32 = rows of table [row_count][width] of spg_type `type`. */
 SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,
                                const int32_t *token_ids, int32_t token_count, float *out);

@@ -61,6 +61,16 @@ const productUnits = [
   productUnit("avx2", avx2Flags),
 ];
 
+/** Compiles gcm.cpp for one set of instructions. */
+function cipherUnit(set: string, flags: readonly string[]): KernelUnit {
+  return { name: `gcm-${set}`, source: "cpu/gcm.cpp", flags: [...flags, `-DSPG_GCM_TABLE=${set}_gcm`] };
+}
+
+const cipherUnits = [
+  cipherUnit("vaes", [...avx512Flags, "-maes", "-mpclmul", "-mvaes", "-mvpclmulqdq"]),
+  cipherUnit("aesni", ["-msse4.1", "-maes", "-mpclmul"]),
+];
+
 /** Calls that kernels/portable/old_glibc.cpp binds to old versions. */
 const rebound = [
   "pthread_create",
@@ -92,7 +102,9 @@ export function portableCpuLibrary(arch: string): KernelLibrary {
 /** The CPU library for a processor architecture (`process.arch`). Any but x64 gets the reference kernels alone. */
 export function cpuLibrary(arch: string): KernelLibrary {
   const vector =
-    arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags), ...productUnits] : [];
+    arch === "x64"
+      ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags), ...productUnits, ...cipherUnits]
+      : [];
   const plain = [
     "abi",
     "plan",
@@ -108,10 +120,12 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "product",
     "products_reference",
     "processor",
+    "sealed",
   ];
   const headers = [
     "attend",
     "blend",
+    "gcm",
     "heads",
     "internal",
     "matrix",

@@ -2,10 +2,13 @@
 import { describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import type { BlockMover } from "../../worker/backend/backend.ts";
 import { CpuBlockMover } from "../../worker/backend/cpu/block-mover.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
 import { openCpuKernels } from "../../worker/native/cpu-kernels.ts";
+import type { FileSystem } from "../../worker/tiers/file-system.ts";
 import { ObjectFile } from "../../worker/tiers/object-file.ts";
+import { ObjectReader, ReadBuffers } from "../../worker/tiers/object-reader.ts";
 import { countUp } from "../engine/plans.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
 import { DiskFolder, keepMessages, modelDigest, writeSpans } from "./disk-world.ts";
@@ -85,6 +88,86 @@ describe("a file", () => {
       expect(() => new ObjectFile({ ...message.object, tokenCount }, shape)).toThrow(RangeError);
     }
     expect(() => new ObjectFile({ ...message.object, dataKey: new Uint8Array(31) }, shape)).toThrow(RangeError);
+  });
+});
+
+/** A file in memory that reads a part of what it is asked for. */
+const systemOf = (bytes: Uint8Array): FileSystem => ({
+  open: async () => ({
+    ...{ write: () => Promise.reject(new Error()), datasync: async () => undefined, sync: async () => undefined },
+    close: async () => undefined,
+    stat: async () => ({ size: bytes.byteLength }),
+    read: async (into, at, length, position) => {
+      const part = bytes.subarray(position, position + Math.min(length, 100_000));
+      into.set(part, at);
+      return { bytesRead: part.byteLength };
+    },
+  }),
+  rename: async () => undefined,
+  unlink: async () => undefined,
+});
+
+describe("a file that the pool's processor opens", () => {
+  test("fills the same blocks as one that is opened outside of it, and no block with what was not written", async () => {
+    const kernels = await openCpuKernels({ threadCount: 2 });
+    try {
+      // 4 MiB are read at once, 1 MiB opened: this file takes both several times.
+      const [layerCount, blockCount, blockTokens, tokenCount] = [24, 32, 16, 500];
+      const rope = { inverseFrequencies: new Float32Array(0) };
+      const pool = kernels.openPool({
+        ...{ layerCount, blockCount, blockTokens, queryHeads: 4, kvHeads: 4, headDim: 64, kvType: "float16", rope },
+        maxPositions: 512,
+      });
+      const mover = new CpuBlockMover(pool, "any");
+      if (mover.open === undefined) return;
+      const [message] = keepMessages("", countUp(3, 8));
+      if (message === undefined) throw new Error("there is no message");
+      const shape = { modelDigest, blockTokens, blocks: mover.format };
+      const object = { ...message.object, tokenCount };
+      const file = new ObjectFile(object, shape);
+      const bytes = new Uint8Array(file.sizes.fileBytes);
+      bytes.set(file.firstPage());
+      const plainOf = (index: number): Uint8Array =>
+        new Uint8Array(mover.format.bytes).map((_, at) => (at * 7 + index) % 251);
+      for (let segment = 0; segment <= blockCount; segment++) {
+        const { at, span } = file.placeOf(segment);
+        const plain = segment === 0 ? file.head(countUp(3, tokenCount)) : plainOf(segment - 1);
+        await file.seal(segment, plain, bytes.subarray(at, at + span), () => undefined);
+      }
+      const memory = new Uint8Array(pool.memory());
+      const fill = async (parts: BlockMover, from: Uint8Array): Promise<number> => {
+        memory.fill(0xaa);
+        const reader = await ObjectReader.open(systemOf(from), "", object, shape, new ReadBuffers());
+        await reader.tokens(() => undefined);
+        for (let index = 0; index < blockCount; ) {
+          const blocks = await reader.blocks(index, blockCount - index, parts, () => undefined);
+          const ids = Array.from({ length: blocks.count }, (_, offset) => (blockCount - 1 - index - offset) as BlockId);
+          const filled = blocks.place(ids);
+          if (filled < blocks.count) return index + filled;
+          index += filled;
+        }
+        return blockCount;
+      };
+      expect(await fill(mover, bytes)).toBe(blockCount);
+      const inside = Bun.SHA256.hash(memory, "hex");
+      const packed = new Uint8Array(mover.format.bytes);
+      for (let index = 0; index < blockCount; index++) {
+        mover.pack((blockCount - 1 - index) as BlockId, blockTokens, packed);
+        expect(Buffer.from(packed).equals(plainOf(index))).toBe(true);
+      }
+      const { format } = mover;
+      const outside: BlockMover = { format, pack: mover.pack.bind(mover), unpack: mover.unpack.bind(mover) };
+      expect(await fill(outside, bytes)).toBe(blockCount);
+      expect(Bun.SHA256.hash(memory, "hex")).toBe(inside);
+      const damaged = bytes.slice();
+      damaged[file.placeOf(20).at + 5] ^= 1;
+      expect(await fill(mover, damaged)).toBe(19);
+      mover.pack((blockCount - 20) as BlockId, blockTokens, packed);
+      expect(packed.every((byte) => byte === 0xaa)).toBe(true);
+      await expect(fill(outside, damaged)).rejects.toThrow("segment 20 is not what was written");
+    } finally {
+      kernels.close();
+    }
   });
 });
 

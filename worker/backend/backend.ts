@@ -3,6 +3,7 @@
  * device; the engine owns which block holds what.
  */
 import type { Batch, TokenCopies } from "../contract/batch.ts";
+import type { SealedBlocks } from "../contract/kv-object.ts";
 import type { ModelCard } from "../contract/model-card.ts";
 import type { BlockId } from "../contract/units.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
@@ -38,6 +39,11 @@ export interface BlockMover {
   pack(blockId: BlockId, tokenCount: number, out: Uint8Array): void;
   /** Fills a block that no step has. Steps that begin after the call read what it wrote; `packed` may change then. */
   unpack(blockId: BlockId, packed: Uint8Array): void;
+  /**
+   * Opens sealed blocks, each into a block that no step has, as `unpack` fills it. Undefined: they are opened elsewhere.
+   * @returns for each block 1 when it is what was sealed; otherwise 0, and the block is as it was
+   */
+  readonly open?: ((sealed: SealedBlocks, blockIds: Int32Array) => Uint8Array) | undefined;
 }
 
 /** A block of the pool, and how many tokens of it hold something. */

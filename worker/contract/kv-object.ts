@@ -52,6 +52,18 @@ export interface KvObjectSizes {
   readonly fileBytes: number;
 }
 
+/** Blocks as an object's file has them, one after the other. */
+export interface SealedBlocks {
+  readonly key: Uint8Array;
+  /** What is sealed with each, though it is not in it. */
+  readonly header: Uint8Array;
+  /** A segment every `span` bytes. */
+  readonly sealed: Uint8Array;
+  readonly span: number;
+  /** The number of the first segment in the file. */
+  readonly firstSegment: number;
+}
+
 const spanOf = (bytes: number): number => Math.ceil((bytes + tagBytes) / pageBytes) * pageBytes;
 
 /** @throws RangeError when no object has so many tokens */

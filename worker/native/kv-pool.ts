@@ -1,6 +1,7 @@
 /** One model's KV memory in native code, and attention over it. kernels/abi.h describes the layout. */
 import type { Pointer } from "bun:ffi";
 import type { Batch, TokenCopies } from "../contract/batch.ts";
+import { dataKeyBytes, type SealedBlocks } from "../contract/kv-object.ts";
 import { mx8Group } from "../contract/units.ts";
 import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
 
@@ -272,6 +273,41 @@ export class KvPool {
     const bytes = this.kvBytesPerBlock / layerCount;
     this.#layers ??= this.#layerViews();
     return this.#layers[layer].subarray(blockId * bytes, (blockId + 1) * bytes);
+  }
+
+  /** Whether the processor has instructions by which `openBlocks` opens. */
+  get opensBlocks(): boolean {
+    return this.#library.symbols.spg_pool_opens_blocks(this.#open()) === 1;
+  }
+
+  /**
+   * Opens sealed blocks into blocks of the pool that no step reads, on all threads. What is not as it was sealed leaves
+   * its block as it was.
+   * @returns for each block 1 when it was opened, otherwise 0
+   */
+  openBlocks({ key, header, sealed, span, firstSegment }: SealedBlocks, blockIds: Int32Array): Uint8Array {
+    const count = blockIds.length;
+    assertInteger("span", span, 1, maxInt32);
+    assertInteger("firstSegment", firstSegment, 0, maxInt32 - count);
+    assertLength("blockIds", blockIds, 1);
+    assertLength("key", key, dataKeyBytes);
+    assertLength("header", header, 1);
+    assertLength("sealed", sealed, count * span);
+    const opened = new Uint8Array(count);
+    const status = this.#library.symbols.spg_pool_open_blocks(
+      this.#open(),
+      key,
+      header,
+      header.length,
+      sealed,
+      span,
+      firstSegment,
+      blockIds,
+      count,
+      opened,
+    );
+    this.#library.check("openBlocks", status);
+    return opened;
   }
 
   close(): void {

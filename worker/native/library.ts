@@ -31,6 +31,11 @@ const symbols = {
   spg_attend: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
   spg_copy_tokens: { args: ["ptr", "ptr", "ptr", "ptr", "i32"], returns: "i32" },
   spg_deviations: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  spg_pool_opens_blocks: { args: ["ptr"], returns: "i32" },
+  spg_pool_open_blocks: {
+    args: ["ptr", "ptr", "ptr", "i32", "ptr", "i64", "i32", "ptr", "i32", "ptr"],
+    returns: "i32",
+  },
   spg_matrix_open: { args: ["ptr", "i32", "i32", "i32", "i32", "ptr"], returns: "i32" },
   spg_matrix_close: { args: ["ptr"], returns: "void" },
   spg_matrix_bytes: { args: ["ptr"], returns: "i64" },

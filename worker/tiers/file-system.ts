@@ -42,13 +42,11 @@ export async function syncFolder(files: FileSystem, folder: string): Promise<voi
   }
 }
 
-/** @throws Damaged when the file ends before */
-export async function readAt(handle: OpenFile, at: number, length: number): Promise<Uint8Array> {
-  const bytes = Buffer.allocUnsafe(length);
-  for (let done = 0; done < length; ) {
-    const { bytesRead } = await handle.read(bytes, done, length - done, at + done);
+/** Fills `into` with what the file has from `at` on. @throws Damaged when the file ends before */
+export async function readAt(handle: OpenFile, at: number, into: Uint8Array): Promise<void> {
+  for (let done = 0; done < into.byteLength; ) {
+    const { bytesRead } = await handle.read(into, done, into.byteLength - done, at + done);
     if (bytesRead === 0) throw new Damaged("the file ends too early");
     done += bytesRead;
   }
-  return bytes;
 }

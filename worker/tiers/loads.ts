@@ -17,13 +17,13 @@ import { runBlockKeys } from "../contract/block-key.ts";
 import { extentBlocks, type KvObject, kvObjectSizes } from "../contract/kv-object.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
 import type { KvOwner } from "../contract/owners.ts";
-import type { BlockKey } from "../contract/units.ts";
+import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { FileSystem } from "./file-system.ts";
 import { contentOf, reasonOf } from "./keeps.ts";
 import { LoadCosts, type LoadCostsOptions, TurnWaits } from "./load-costs.ts";
 import { LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
-import { ObjectReader } from "./object-reader.ts";
+import { damagedBlock, ObjectReader, type ReadBlocks, ReadBuffers } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
 import { Unasked } from "./unasked.ts";
 
@@ -59,6 +59,14 @@ interface Reading {
   readonly reader: Promise<ObjectReader>;
 }
 
+/** What a load's blocks are stored with. */
+interface Placing {
+  readonly load: Load;
+  readonly tokenIds: Int32Array;
+  readonly keys: readonly BlockKey[];
+  readonly derivation: Derivation;
+}
+
 /** Files are read before their turn comes: so many, and so many bytes. */
 const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
 const leastPatienceMs = 1_000;
@@ -79,6 +87,7 @@ export class Loads {
   readonly #lastKeys = new Map<string, BlockKey>();
   readonly #queue = new LoadQueue<Load>();
   readonly #ahead: Reading[] = [];
+  readonly #buffers = new ReadBuffers();
   readonly #open = new Map<string, Load>();
   readonly #claimed = new Set<BlockKey>();
   /** How many loads each request waits for. */
@@ -202,9 +211,11 @@ export class Loads {
       const known = this.#open.get(object.id);
       if (known === undefined || known.claims.length === 0) {
         const bytes = known?.bytes ?? this.#bytesOf(object);
-        const waitMs = this.costs.loadMs(this.#queue.bytesBefore(run.owner) + this.#bytesAhead + bytes);
+        // One that nobody asked for may be among those ahead.
+        const more = this.#ahead.some(({ load }) => load === known) ? 0 : bytes;
+        const waitMs = this.costs.loadMs(this.#queue.bytesBefore(run.owner) + this.#bytesAhead + more);
         const against = tokens + (end - have) * blockTokens;
-        if (known === undefined && waitMs > this.costs.computeMs(against)) return stop;
+        if (waitMs > this.costs.computeMs(against)) return stop;
         const load = known ?? this.#enqueue(object, run.owner, bytes);
         load.claims = keysOf(run, first, end);
         for (const key of load.claims) this.#claimed.add(key);
@@ -274,6 +285,7 @@ export class Loads {
       this.#unasked.end(reading.load.object);
     }
     this.#isRunning = false;
+    this.#buffers.clear();
     if (hasLoaded) this.#options.onChange();
     if (this.#isWarming) this.#options.emit({ type: "warm" });
     this.#isWarming = false;
@@ -285,7 +297,7 @@ export class Loads {
     while (this.#ahead.length === 0 || (this.#ahead.length < mostAhead && this.#bytesAhead < mostBytesAhead)) {
       const load = this.#queue.take() ?? this.#nextUnasked();
       if (load === undefined) return;
-      const reader = ObjectReader.open(files, this.#folder, load.object, shape);
+      const reader = ObjectReader.open(files, this.#folder, load.object, shape, this.#buffers);
       // Its failure is seen when its turn comes.
       reader.catch(() => undefined);
       this.#ahead.push({ load, reader });
@@ -356,33 +368,65 @@ export class Loads {
   }
 
   async #readBlocks(load: Load, reader: ObjectReader, tokenIds: Int32Array, turn: Turn): Promise<Loaded> {
-    const { shape, cache } = this.#options;
+    const { shape } = this.#options;
     const { object } = load;
     const keys = runBlockKeys(object.previousKey, tokenIds, shape.blockTokens, true);
     if (keys.at(-1) !== object.lastKey) throw new Damaged("the tokens are another chain's");
-    const derivation = new Derivation([object.rootKey]);
-    const isThere = (index: number): boolean =>
-      cache.find(keys[index], contentOf(tokenIds, object.position, index, shape.blockTokens)) !== undefined;
-    const plain = new Uint8Array(shape.blocks.bytes);
+    const placing = { load, tokenIds, keys, derivation: new Derivation([object.rootKey]) };
     let bytes = 0;
-    for (const index of keys.keys()) {
-      if (isThere(index)) continue;
-      await reader.block(index, plain, turn);
-      if (isThere(index)) continue;
-      // From here to the release nothing else runs.
-      const before = index === 0 ? object.previousKey : keys[index - 1];
-      const isChained = before === object.rootKey || cache.has(before);
-      if (load.isOver || !isChained || !this.#mayTake(load)) return { bytes, isWhole: false };
-      const blockId = cache.allocate(load.owner);
-      if (blockId === undefined) return { bytes, isWhole: false };
-      this.#options.mover.unpack(blockId, plain);
-      const content = contentOf(tokenIds, object.position, index, shape.blockTokens);
-      if (cache.store(blockId, keys[index], before, content, derivation)) cache.noteTier(blockId, "disk");
-      cache.release(blockId);
-      this.#unasked.brought(object, keys[index], blockId);
-      bytes += plain.byteLength;
+    for (let index = 0; index < keys.length; ) {
+      if (this.#isThere(placing, index)) {
+        index += 1;
+        continue;
+      }
+      const blocks = await reader.blocks(index, keys.length - index, this.#options.mover, turn);
+      const placed = this.#place(placing, index, blocks);
+      bytes += placed * shape.blocks.bytes;
+      index += placed;
+      if (placed < blocks.count && !(index < keys.length && this.#isThere(placing, index))) {
+        return { bytes, isWhole: false };
+      }
     }
     return { bytes, isWhole: true };
+  }
+
+  #isThere({ load, tokenIds, keys }: Placing, index: number): boolean {
+    const content = contentOf(tokenIds, load.object.position, index, this.#options.shape.blockTokens);
+    return this.#options.cache.find(keys[index], content) !== undefined;
+  }
+
+  /**
+   * Takes blocks for those that were read, fills, stores and releases them. Nothing else runs meanwhile.
+   * @returns how many, until one that is there already, or until no block may be taken
+   * @throws Damaged
+   */
+  #place(placing: Placing, first: number, { count, place }: ReadBlocks): number {
+    const { cache, shape } = this.#options;
+    const { load, tokenIds, keys, derivation } = placing;
+    const { object } = load;
+    const before = (index: number): BlockKey => (index === 0 ? object.previousKey : keys[index - 1]);
+    const blockIds: BlockId[] = [];
+    while (!load.isOver && blockIds.length < count && !this.#isThere(placing, first + blockIds.length)) {
+      const blockId = this.#mayTake(load) ? cache.allocate(load.owner) : undefined;
+      if (blockId === undefined) break;
+      blockIds.push(blockId);
+    }
+    // Taking blocks may have evicted what these are chained from.
+    const isChained = before(first) === object.rootKey || cache.has(before(first));
+    const isWanted = isChained && blockIds.length > 0;
+    const filled = isWanted ? place(blockIds) : 0;
+    for (const [offset, blockId] of blockIds.slice(0, filled).entries()) {
+      const index = first + offset;
+      const content = contentOf(tokenIds, object.position, index, shape.blockTokens);
+      if (cache.store(blockId, keys[index], before(index), content, derivation)) cache.noteTier(blockId, "disk");
+    }
+    // The last one first, so that chains are evicted from their tails.
+    for (const [offset, blockId] of [...blockIds.entries()].toReversed()) {
+      cache.release(blockId);
+      if (offset < filled) this.#unasked.brought(object, keys[first + offset], blockId);
+    }
+    if (isWanted && filled < blockIds.length) throw damagedBlock(first + filled);
+    return filled;
   }
 
   /** Whether a free block may be used: one that was reserved for a request that waits, or one that holds nothing. */

@@ -19,6 +19,7 @@ import {
   kvObjectSizes,
   kvObjectVersion,
   pageBytes,
+  type SealedBlocks,
   tagBytes,
 } from "../contract/kv-object.ts";
 
@@ -105,6 +106,11 @@ export class ObjectFile {
     if (head.byteLength !== this.sizes.headBytes) return undefined;
     const tokenIds = Int32Array.from({ length: tokenCount }, (_, index) => view.getUint32(84 + 4 * index, true));
     return Buffer.from(this.head(tokenIds)).equals(head) ? tokenIds : undefined;
+  }
+
+  /** Segments of blocks from `firstSegment` on, which lie in `sealed`, for whoever opens them. */
+  sealedBlocks(firstSegment: number, sealed: Uint8Array): SealedBlocks {
+    return { key: this.object.dataKey, header: this.#header, sealed, span: this.sizes.blockSpan, firstSegment };
   }
 
   /** Seals a segment into `out`, which takes the segment's whole span. */
