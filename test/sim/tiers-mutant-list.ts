@@ -6,6 +6,7 @@ function mutant(name: string, file: string, find: string, replace: string): Muta
 }
 
 const [keeps, loads, objects] = ["worker/tiers/keeps.ts", "worker/tiers/loads.ts", "gateway/kv/objects.ts"];
+const filling = "worker/tiers/filling.ts";
 
 export const tiersMutants: readonly Mutant[] = [
   mutant(
@@ -48,8 +49,18 @@ export const tiersMutants: readonly Mutant[] = [
     "",
   ),
   mutant("what is forgotten is loaded on", loads, "if (load !== undefined) this.#end(load);", ""),
-  mutant("a load that is over stores its block", loads, "load.isOver || !isChained", "!isChained"),
-  mutant("a block is stored behind a hole", loads, "!isChained ||", "false ||"),
+  mutant(
+    "a load that is over stores its block",
+    loads,
+    "mayTake: () => !load.isOver && this.#mayTake(load),",
+    "mayTake: () => this.#mayTake(load),",
+  ),
+  mutant(
+    "a block is stored behind a hole",
+    filling,
+    "const isWanted = isChained && blockIds.length > 0;",
+    "const isWanted = blockIds.length > 0;",
+  ),
   mutant(
     "a row is the commit before the file is there",
     keeps,
@@ -131,11 +142,16 @@ export const tiersMutants: readonly Mutant[] = [
   ),
   mutant(
     "what is loaded does not know its corpus",
-    loads,
-    "cache.store(blockId, keys[index], before, content, derivation)",
-    "cache.store(blockId, keys[index], before, content)",
+    filling,
+    "this.#derivation = new Derivation([object.rootKey]);",
+    "this.#derivation = new Derivation([]);",
   ),
-  mutant("a load takes blocks that were promised to others", loads, "!isChained || !this.#mayTake(load)", "!isChained"),
+  mutant(
+    "a load takes blocks that were promised to others",
+    filling,
+    "mayTake() ? cache.allocate(owner) : undefined",
+    "cache.allocate(owner)",
+  ),
   mutant(
     "the keys of a load that has ended stay claimed",
     loads,
@@ -148,7 +164,12 @@ export const tiersMutants: readonly Mutant[] = [
     "      this.#owed.clear();\n      this.keyless();",
     "      this.#owed.clear();",
   ),
-  mutant("a read is done when a part of it is", "worker/tiers/file-system.ts", "done += bytesRead;", "done = length;"),
+  mutant(
+    "a read is done when a part of it is",
+    "worker/tiers/file-system.ts",
+    "done += bytesRead;",
+    "done = into.byteLength;",
+  ),
   mutant(
     "the name of the owner's file is not synced",
     "gateway/kv/folder.ts",

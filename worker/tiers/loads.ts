@@ -11,19 +11,18 @@
 import * as systemFiles from "node:fs/promises";
 import type { BlockMover } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
-import { Derivation } from "../cache/derivations.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
-import { runBlockKeys } from "../contract/block-key.ts";
 import { extentBlocks, type KvObject, kvObjectSizes } from "../contract/kv-object.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
 import type { KvOwner } from "../contract/owners.ts";
-import type { BlockId, BlockKey } from "../contract/units.ts";
+import type { BlockKey } from "../contract/units.ts";
 import type { FileSystem } from "./file-system.ts";
-import { contentOf, reasonOf } from "./keeps.ts";
+import { Filling, type Loaded } from "./filling.ts";
+import { reasonOf } from "./keeps.ts";
 import { LoadCosts, type LoadCostsOptions, TurnWaits } from "./load-costs.ts";
 import { LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
-import { damagedBlock, ObjectReader, type ReadBlocks, ReadBuffers } from "./object-reader.ts";
+import { ObjectReader, ReadBuffers } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
 import { Unasked } from "./unasked.ts";
 
@@ -59,23 +58,9 @@ interface Reading {
   readonly reader: Promise<ObjectReader>;
 }
 
-/** What a load's blocks are stored with. */
-interface Placing {
-  readonly load: Load;
-  readonly tokenIds: Int32Array;
-  readonly keys: readonly BlockKey[];
-  readonly derivation: Derivation;
-}
-
 /** Files are read before their turn comes: so many, and so many bytes. */
 const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
 const leastPatienceMs = 1_000;
-
-/** What came of a load: bytes of blocks that were stored, and whether all of the object is there. */
-interface Loaded {
-  readonly bytes: number;
-  readonly isWhole: boolean;
-}
 
 export class Loads {
   readonly costs: LoadCosts;
@@ -360,73 +345,17 @@ export class Loads {
     try {
       if (load.isOver) return { bytes: 0, isWhole: false };
       const turn = waits.counting(this.#options.slices(() => load.claims.length > 0));
-      return await this.#readBlocks(load, reader, await reader.tokens(turn), turn);
+      const { object, owner } = load;
+      const filling = new Filling(await reader.tokens(turn), {
+        ...{ object, owner, shape: this.#options.shape, mover: this.#options.mover, cache: this.#options.cache },
+        mayTake: () => !load.isOver && this.#mayTake(load),
+        brought: (key, blockId) => this.#unasked.brought(object, key, blockId),
+      });
+      return await filling.from(reader, turn);
     } finally {
       // Nothing waits for it, and it says nothing of what was read.
       reader.close().catch(() => undefined);
     }
-  }
-
-  async #readBlocks(load: Load, reader: ObjectReader, tokenIds: Int32Array, turn: Turn): Promise<Loaded> {
-    const { shape } = this.#options;
-    const { object } = load;
-    const keys = runBlockKeys(object.previousKey, tokenIds, shape.blockTokens, true);
-    if (keys.at(-1) !== object.lastKey) throw new Damaged("the tokens are another chain's");
-    const placing = { load, tokenIds, keys, derivation: new Derivation([object.rootKey]) };
-    let bytes = 0;
-    for (let index = 0; index < keys.length; ) {
-      if (this.#isThere(placing, index)) {
-        index += 1;
-        continue;
-      }
-      const blocks = await reader.blocks(index, keys.length - index, this.#options.mover, turn);
-      const placed = this.#place(placing, index, blocks);
-      bytes += placed * shape.blocks.bytes;
-      index += placed;
-      if (placed < blocks.count && !(index < keys.length && this.#isThere(placing, index))) {
-        return { bytes, isWhole: false };
-      }
-    }
-    return { bytes, isWhole: true };
-  }
-
-  #isThere({ load, tokenIds, keys }: Placing, index: number): boolean {
-    const content = contentOf(tokenIds, load.object.position, index, this.#options.shape.blockTokens);
-    return this.#options.cache.find(keys[index], content) !== undefined;
-  }
-
-  /**
-   * Takes blocks for those that were read, fills, stores and releases them. Nothing else runs meanwhile.
-   * @returns how many, until one that is there already, or until no block may be taken
-   * @throws Damaged
-   */
-  #place(placing: Placing, first: number, { count, place }: ReadBlocks): number {
-    const { cache, shape } = this.#options;
-    const { load, tokenIds, keys, derivation } = placing;
-    const { object } = load;
-    const before = (index: number): BlockKey => (index === 0 ? object.previousKey : keys[index - 1]);
-    const blockIds: BlockId[] = [];
-    while (!load.isOver && blockIds.length < count && !this.#isThere(placing, first + blockIds.length)) {
-      const blockId = this.#mayTake(load) ? cache.allocate(load.owner) : undefined;
-      if (blockId === undefined) break;
-      blockIds.push(blockId);
-    }
-    // Taking blocks may have evicted what these are chained from.
-    const isChained = before(first) === object.rootKey || cache.has(before(first));
-    const isWanted = isChained && blockIds.length > 0;
-    const filled = isWanted ? place(blockIds) : 0;
-    for (const [offset, blockId] of blockIds.slice(0, filled).entries()) {
-      const index = first + offset;
-      const content = contentOf(tokenIds, object.position, index, shape.blockTokens);
-      if (cache.store(blockId, keys[index], before(index), content, derivation)) cache.noteTier(blockId, "disk");
-    }
-    // The last one first, so that chains are evicted from their tails.
-    for (const [offset, blockId] of [...blockIds.entries()].toReversed()) {
-      cache.release(blockId);
-      if (offset < filled) this.#unasked.brought(object, keys[first + offset], blockId);
-    }
-    if (isWanted && filled < blockIds.length) throw damagedBlock(first + filled);
-    return filled;
   }
 
   /** Whether a free block may be used: one that was reserved for a request that waits, or one that holds nothing. */
