@@ -4,12 +4,15 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import type { Batch } from "../../../worker/contract/batch.ts";
-import { loadModel } from "../../../worker/model/load.ts";
+import { cpuOnlyPart, loadModel, readModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 
 const goldenFolder = join(import.meta.dir, "../../golden");
-const folders = readdirSync(goldenFolder, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+/** Without those that no GPU computes so far, which a start refuses. */
+const folders = readdirSync(goldenFolder, { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .filter(({ name }) => cpuOnlyPart(readModel(join(goldenFolder, name)).config) === undefined);
 
 /** Where the reference does not say how far bfloat16 is off. */
 const usualError = 0.08;
