@@ -52,7 +52,7 @@ test("what stays is collected with all objects, and what that leaves is what lat
 });
 
 test("what all collections leave is live: no more begin for it", () => {
-  expect(looks([100, ...Array<number>(30).fill(115)])).toBe(".y...y...a" + "...y" + ".".repeat(17));
+  expect(looks([100, ...Array<number>(30).fill(115)])).toBe(`.y...y...a...y${".".repeat(17)}`);
 });
 
 test("a process that shrinks is measured by what it shrank to", () => {
