@@ -118,7 +118,7 @@ export class MemoryWatch {
 const mib = 2 ** 20;
 const lookEveryMs = 20;
 const bounds = {
-  ...{ lookMs: 4, collectBytes: 12 * mib, holdBytes: 28 * mib, tightBytes: 34 * mib, youngMs: 15, allMs: 1_000 },
+  ...{ lookMs: 4, collectBytes: 12 * mib, holdBytes: 24 * mib, tightBytes: 28 * mib, youngMs: 15, allMs: 1_000 },
   busy: { youngEveryMs: 30, oldMs: 400 },
   usual: { youngEveryMs: 120, oldMs: 2_000 },
 };

@@ -76,7 +76,8 @@ function isWithin({ name }: Place, param: string): boolean {
 }
 
 /** Texts that a prompt is made of: the model's context bounds them, and the body's bytes. */
-const promptTexts = /^(?:messages\[0\]\.(?:reasoning_)?content.*|documents\[0\].*|prompt.*|input.*|instructions|system.*|query|text)$/;
+const promptTexts =
+  /^(?:messages\[0\]\.(?:reasoning_)?content.*|documents\[0\].*|prompt.*|input.*|instructions|system.*|query|text)$/;
 
 /** Counted after the union that they are a branch of, where the error can say more. */
 const countedInCode = new Set(["POST /v1/completions: array prompt"]);
