@@ -143,6 +143,34 @@ describe("a part of a run that the host has", () => {
     // Two blocks are still on the device.
     expect(await rowsWhere(1e-9)).toBe(5 + 104 - 8);
   });
+
+  /** @returns blocks that come up for a question, where a token is computed in half of the time that it takes to come up */
+  async function loadsWhere(isBesideStream: boolean): Promise<number> {
+    const world = openWorld(80, 64);
+    const { loads } = hostOf(world);
+    await ask(world, submitPlan("prepare", { spans }, { params: { maxTokens: 0 } }));
+    await crowdOut(world);
+    await ask(world, submitPlan("first", { spans: spans.slice(0, 1), question: countUp(70, 5) }));
+    await crowdOut(world);
+    world.engine.tiers.noteStep(64, 64);
+    const { loadCost = Number.NaN } = loads.loadCost;
+    world.engine.tiers.noteStep(1e12, (1e12 * loadCost * loads.tokenCost.each) / 2);
+    if (isBesideStream) {
+      world.engine.submit(submitPlan("stream", { question: countUp(75, 5) }, { params: { maxTokens: 60 } }));
+      await world.step();
+      await world.step();
+    }
+    const before = loads.counts.bytes;
+    const message = submitPlan("a", { spans, question: countUp(80, 5) }, { params: { maxTokens: 1 } });
+    await ask(world, message);
+    expect(world.tokensOf("a")).toEqual(answerOf(message));
+    expectQuiet(world);
+    return (loads.counts.bytes - before) / world.backend.mover.format.bytes;
+  }
+
+  test("comes up beside another request's tokens where it would be computed somewhat sooner: those wait for what is computed", async () => {
+    expect(await loadsWhere(true)).toBeGreaterThan(await loadsWhere(false));
+  });
 });
 
 test("what is prepared lies in the host's memory too, also when it is found on the device alone", async () => {

@@ -37,6 +37,9 @@ export interface HostLoadsOptions {
 /** Blocks in line, beside the first one of each run: more than come in a step, and not so many that a step waits. */
 const mostQueued = 256;
 
+/** So many times its own time is what computing counts for while requests decode. */
+const priceBesideDecodes = 4;
+
 /** What is measured first is what the cost of a block is drawn back to. */
 const probeBlocks = 512;
 
@@ -182,14 +185,18 @@ export class HostLoads {
     this.#queued += 1;
   }
 
-  /** Whether so many more blocks of the run would take longer to come than to compute. */
+  /**
+   * Whether so many more blocks of the run would take longer to come than to compute. Beside decodes what is computed
+   * costs more than its own time, because every stream waits for it in its step.
+   */
   #isComputedSooner({ owner }: LackingRun, blocks: number, tokensBefore: number): boolean {
     const own = (this.#queues.get(owner.number)?.length ?? 0) + blocks;
     // Tenants are served in turn: of each other tenant at most as many come before these.
     let before = this.#loads.size - this.#queued;
     for (const [number, { length }] of this.#queues) if (number !== owner.number) before += Math.min(own, length);
     const tokens = tokensBefore + blocks * this.#options.blockTokens;
-    return (before + own) * this.#blockMs.each > tokens * this.tokenCost.each;
+    const price = this.#options.isDecoding() ? priceBesideDecodes : 1;
+    return (before + own) * this.#blockMs.each > tokens * this.tokenCost.each * price;
   }
 
   /**
