@@ -41,37 +41,31 @@ class YieldQueue {
 }
 
 /**
- * The same for work that no request waits for. While requests are in progress it rests after each slice for as long as
- * the slice took, so that all of it together has at most half of the event loop, and leaves the core to the workers
- * meanwhile.
+ * Turns of work that no request waits for, one after the other. While requests are in progress it rests after each slice
+ * for as long as the slice took, so that all of it together has at most half of the event loop, and leaves the core to
+ * the workers meanwhile.
  */
-class BackgroundQueue {
-  readonly #waiting: (() => void)[] = [];
-  #isRunning = false;
+class BackgroundTurns {
   isServing: () => boolean = () => false;
+  /** Resolves when the rest behind the turn that was asked for last is over. */
+  #rested = Promise.resolve();
 
   next(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#waiting.push(resolve);
-      if (!this.#isRunning) void this.#run();
-      this.#isRunning = true;
-    });
+    const turn = this.#rested.then(() => longWork.next());
+    this.#rested = turn.then(() => this.#rest());
+    return turn;
   }
 
-  async #run(): Promise<void> {
-    while (this.#waiting.length > 0) {
-      await longWork.next();
-      const beginMs = performance.now();
-      this.#waiting.shift()?.();
-      await new Promise<void>((resolve) => setImmediate(resolve));
-      if (this.isServing()) await Bun.sleep(Math.min(performance.now() - beginMs, mostRestMs));
-    }
-    this.#isRunning = false;
+  /** Begins before the slice does, and looks how long it took when it has run. */
+  async #rest(): Promise<void> {
+    const beginMs = performance.now();
+    await new Promise<void>((resolve) => setImmediate(resolve));
+    if (this.isServing()) await Bun.sleep(Math.min(performance.now() - beginMs, mostRestMs));
   }
 }
 
 const longWork = new YieldQueue();
-const backgroundWork = new BackgroundQueue();
+const backgroundWork = new BackgroundTurns();
 
 /**
  * Makes all long work wait while `isHeld` returns true, and what nobody waits for while `isTight` does.
