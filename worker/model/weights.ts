@@ -134,6 +134,19 @@ export class Weights {
     if (tensor.pairedRows === undefined) return stored;
     return unpairRows(stored, rowElements(tensor.shape), tensor.pairedRows, new Float32Array(stored.length));
   }
+
+  /** Logical tensors as `float32` gives them, one after the other. */
+  joined(names: readonly string[]): Float32Array {
+    const sizes = names.map((name) => this.info(name).shape.reduce((product, extent) => product * extent));
+    const joined = new Float32Array(sizes.reduce((sum, size) => sum + size));
+    let at = 0;
+    for (const name of names) {
+      const part = this.float32(name);
+      joined.set(part, at);
+      at += part.length;
+    }
+    return joined;
+  }
 }
 
 interface AllScales {

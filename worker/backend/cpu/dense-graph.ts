@@ -143,7 +143,7 @@ export class DenseGraphs {
   }
 
   #vector(graph: OnnxGraph, weightName: string, factor = 1): string {
-    const data = this.#stacked([weightName], factor);
+    const data = this.#scaled([weightName], factor);
     return graph.initializer(graph.name("norm"), [data.length], data);
   }
 
@@ -180,7 +180,7 @@ export class DenseGraphs {
     }
     const product = this.#linear(graph, input, names);
     const biasNames = names.map((name) => name.replace(/weight$/, "bias"));
-    const bias = graph.initializer(graph.name("bias"), [this.qkvSize], this.#stacked(biasNames));
+    const bias = graph.initializer(graph.name("bias"), [this.qkvSize], this.#weights.joined(biasNames));
     graph.node({ op: "Add", inputs: [product, bias], outputs: [qkv] });
   }
 
@@ -191,18 +191,11 @@ export class DenseGraphs {
     this.#linear(graph, input, [name], { output, factor: 1 / logitsDivisor });
   }
 
-  /** Joins tensors one after the other and multiplies them by a factor. */
-  #stacked(names: readonly string[], factor = 1): Float32Array {
-    const sizes = names.map((name) => this.#weights.info(name).shape.reduce((product, extent) => product * extent));
-    const stacked = new Float32Array(sizes.reduce((sum, size) => sum + size));
-    let at = 0;
-    for (const name of names) {
-      const part = this.#weights.float32(name);
-      stacked.set(part, at);
-      at += part.length;
-    }
-    if (factor !== 1) for (let i = 0; i < stacked.length; i++) stacked[i] *= factor;
-    return stacked;
+  /** Tensors one after the other, multiplied by a factor. */
+  #scaled(names: readonly string[], factor: number): Float32Array {
+    const scaled = this.#weights.joined(names);
+    if (factor !== 1) for (let i = 0; i < scaled.length; i++) scaled[i] *= factor;
+    return scaled;
   }
 
   /** Adds factor * input x [W0; W1; …]ᵀ: linear layers with the same input, their outputs side by side. */
@@ -213,7 +206,7 @@ export class DenseGraphs {
     { output = graph.name("linear"), factor = 1 }: LinearOptions = {},
   ): string {
     const inputSize = this.#weights.info(weightNames[0]).shape[1];
-    const stacked = this.#stacked(weightNames, factor);
+    const stacked = this.#scaled(weightNames, factor);
     const outputSize = stacked.length / inputSize;
     const blockSize = this.#mode === "int8" ? blockSizeFor(inputSize) : undefined;
     if (blockSize === undefined) {

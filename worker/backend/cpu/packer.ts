@@ -58,8 +58,8 @@ export class Packer {
   /** q, k and v of a layer as one matrix, and their biases. */
   projections(index: number): { readonly qkv: Matrix; readonly qkvBias: Float32Array | undefined } {
     const names = ["q_proj", "k_proj", "v_proj"].map((name) => `model.layers.${index}.self_attn.${name}`);
-    const biases = this.#config.qkvBias ? names.map((name) => this.#weights.float32(`${name}.bias`)) : undefined;
-    return { qkv: this.stacked(names.map((name) => `${name}.weight`)), qkvBias: biases && joined(biases) };
+    const qkvBias = this.#config.qkvBias ? this.#weights.joined(names.map((name) => `${name}.bias`)) : undefined;
+    return { qkv: this.stacked(names.map((name) => `${name}.weight`)), qkvBias };
   }
 
   /** @param prefix of the names of its three tensors */
@@ -109,14 +109,4 @@ export class Packer {
     }
     return matrix;
   }
-}
-
-function joined(parts: readonly Float32Array[]): Float32Array {
-  const out = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    out.set(part, at);
-    at += part.length;
-  }
-  return out;
 }
