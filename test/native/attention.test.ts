@@ -3,7 +3,8 @@ import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { type AttentionBatch, CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
-import { greatestDifference, greatestExcess, keyBound, outBounds, toFloats, withAbsoluteValues } from "./compare.ts";
+import { greatestDifference, keyBound, toFloats } from "./compare.ts";
+import { excessOf, kernelsOf, runLayer } from "./instruction-set.ts";
 import { Random } from "./random.ts";
 import { elementsOf, openWorld, randomOptions, randomWorld, type World } from "./world.ts";
 
@@ -18,53 +19,16 @@ afterAll(() => {
   best.close();
 });
 
-const poison = Number.NaN;
-const outOf = (world: World) =>
-  new Float32Array(world.batch.positions.length * world.options.queryHeads * world.options.headDim).fill(poison);
-
-/** Runs one layer on `kernels`; `change` makes a mutant of the plan or the pool. */
-function run(kernels: CpuKernels, world: World, change: { batch?: AttentionBatch; options?: KvPoolOptions } = {}) {
-  const pool = openWorld(kernels, { ...world, ...change });
-  const out = outOf(world);
-  pool.attention(1, world.qkv, out, world.norms);
-  const elements = elementsOf(pool).slice();
-  pool.close();
-  return { out, elements };
-}
-
-/** The oracle's output over exactly the K and V that `elements` holds. */
-function expectedOut(world: World, elements: Float32Array | Uint16Array): Float32Array {
-  const pool = openWorld(oracle, { ...world, kv: elements });
-  const out = outOf(world);
-  pool.attend(1, world.qkv, out, world.norms?.q);
-  pool.close();
-  return out;
-}
-
-/** How far `out` lies from the oracle's over the same K and V, in units of what rounding explains. */
-function excessOf(world: World, out: Float32Array, elements: Float32Array | Uint16Array): number {
-  const absolute = expectedOut(world, withAbsoluteValues(world, elements));
-  return greatestExcess(out, expectedOut(world, elements), outBounds(world, toFloats(elements), absolute));
-}
-
 function expectAgreement(kernels: CpuKernels, world: World): void {
-  const actual = run(kernels, world);
-  const expected = toFloats(run(oracle, world).elements);
+  const actual = runLayer(kernels, world);
+  const expected = toFloats(runLayer(oracle, world).elements);
   const elements = toFloats(actual.elements);
   expect(greatestDifference(elements, expected)).toBeLessThanOrEqual(keyBound(world, expected));
-  expect(excessOf(world, actual.out, actual.elements)).toBeLessThanOrEqual(1);
+  expect(excessOf(oracle, world, actual.out, actual.elements)).toBeLessThanOrEqual(1);
 }
 
 describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
-  let kernels: CpuKernels | undefined;
-  try {
-    kernels = new CpuKernels(libraryPath, { isa, threadCount: 2 });
-  } catch {
-    // Reported below as skipped: this CPU lacks the instruction set.
-  }
-  afterAll(() => kernels?.close());
-  const testHere = test.skipIf(kernels === undefined);
-  const here = (): CpuKernels => kernels ?? best;
+  const { testHere, here } = kernelsOf(libraryPath, isa, 2);
 
   testHere("random steps agree with the oracle", () => {
     const seed = testSeed();
@@ -155,10 +119,10 @@ describe("the comparison can fail", () => {
 
   test.each(mutants)("mutant: %s", (_name, change) => {
     const world = worldWithCompany();
-    const mutated = run(best, world, change(world));
-    const right = run(best, world);
-    expect(excessOf(world, right.out, right.elements)).toBeLessThanOrEqual(1);
-    expect(excessOf(world, mutated.out, right.elements)).toBeGreaterThan(1);
+    const mutated = runLayer(best, { ...world, ...change(world) });
+    const right = runLayer(best, world);
+    expect(excessOf(oracle, world, right.out, right.elements)).toBeLessThanOrEqual(1);
+    expect(excessOf(oracle, world, mutated.out, right.elements)).toBeGreaterThan(1);
   });
 });
 

@@ -8,6 +8,7 @@ import { mx8Group } from "../../worker/contract/units.ts";
 import { CpuKernels, type Isa, type KvPool, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
 import { firstDifferentBits } from "./compare.ts";
+import { kernelsOf } from "./instruction-set.ts";
 import { decodeGroup, decodePool, encodeGroup } from "./mx8-twin.ts";
 import { Random } from "./random.ts";
 import { batchOf, openWorld, type Piece, randomOptions, randomWorld, storedAs, type World } from "./world.ts";
@@ -85,15 +86,7 @@ describe("rounding", () => {
 });
 
 describe.each(["avx512", "avx2", "reference"] as const)("%s", (isa: Isa) => {
-  let kernels: CpuKernels | undefined;
-  try {
-    kernels = new CpuKernels(libraryPath, { isa, threadCount: isa === "reference" ? 1 : 2 });
-  } catch {
-    // Reported below as skipped: this CPU lacks the instruction set.
-  }
-  afterAll(() => kernels?.close());
-  const testHere = test.skipIf(kernels === undefined);
-  const here = (): CpuKernels => kernels ?? best;
+  const { testHere, here } = kernelsOf(libraryPath, isa, isa === "reference" ? 1 : 2);
 
   testHere("writes what the twin rounds", () => {
     const random = new Random(testSeed());

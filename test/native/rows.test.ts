@@ -1,26 +1,15 @@
 /** embedRows of every instruction set. */
-import { afterAll, describe, expect, test } from "bun:test";
+import { describe, expect } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
-import { CpuKernels } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
+import { kernelsOf } from "./instruction-set.ts";
 import { Random } from "./random.ts";
 import { halfBits } from "./world.ts";
 
 const libraryPath = await buildCpuKernels();
 
 describe.each(["reference", "avx2", "avx512"] as const)("%s", (isa) => {
-  let kernels: CpuKernels | undefined;
-  try {
-    kernels = new CpuKernels(libraryPath, { isa, threadCount: 1 });
-  } catch {
-    // Skipped below: this CPU lacks the instruction set.
-  }
-  afterAll(() => kernels?.close());
-  const testHere = test.skipIf(kernels === undefined);
-  const here = (): CpuKernels => {
-    if (kernels === undefined) throw new Error("skipped tests do not run");
-    return kernels;
-  };
+  const { testHere, here } = kernelsOf(libraryPath, isa, 1);
 
   testHere("embedRows gathers rows as float32, exactly", () => {
     const random = new Random(testSeed());

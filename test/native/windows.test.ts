@@ -3,26 +3,10 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
-import {
-  firstDifferentBits,
-  greatestDifference,
-  greatestExcess,
-  keyBound,
-  outBounds,
-  toFloats,
-  withAbsoluteValues,
-} from "./compare.ts";
+import { firstDifferentBits, greatestDifference, keyBound, toFloats } from "./compare.ts";
+import { excessOf, kernelsOf, runLayer } from "./instruction-set.ts";
 import { Random } from "./random.ts";
-import {
-  batchOf,
-  type Elements,
-  elementsOf,
-  openWorld,
-  type Piece,
-  randomOptions,
-  randomWorld,
-  type World,
-} from "./world.ts";
+import { batchOf, elementsOf, openWorld, type Piece, randomOptions, randomWorld, type World } from "./world.ts";
 
 const libraryPath = await buildCpuKernels();
 const oracle = new CpuKernels(libraryPath, { isa: "reference", threadCount: 1 });
@@ -38,25 +22,6 @@ function slidingOptions(random: Random, tokens: number): KvPoolOptions {
     rope: { ...rope, attentionFactor: 1, layers: [true, true], sliding },
     window: { tokens, layers: [false, true] },
   };
-}
-
-/** Writes K and V of the step's rows and attends. */
-function run(kernels: CpuKernels, world: World) {
-  const pool = openWorld(kernels, world);
-  const out = new Float32Array(world.batch.positions.length * pool.outWidth).fill(Number.NaN);
-  pool.attention(1, world.qkv, out, world.norms);
-  const elements = elementsOf(pool).slice();
-  pool.close();
-  return { out, elements };
-}
-
-/** The oracle's output over exactly the K and V that `elements` holds. */
-function expectedOut(world: World, elements: Elements): Float32Array {
-  const pool = openWorld(oracle, { ...world, kv: elements });
-  const out = new Float32Array(world.batch.positions.length * pool.outWidth);
-  pool.attend(1, world.qkv, out, world.norms?.q);
-  pool.close();
-  return out;
 }
 
 /** The rows of one piece as a world of their own. */
@@ -82,26 +47,15 @@ function forWorlds(rounds: number, body: (world: World) => void): void {
 }
 
 describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
-  let kernels: CpuKernels | undefined;
-  try {
-    kernels = new CpuKernels(libraryPath, { isa, threadCount: 2 });
-  } catch {
-    // Reported below as skipped: this CPU lacks the instruction set.
-  }
-  afterAll(() => kernels?.close());
-  const testHere = test.skipIf(kernels === undefined);
-  const here = (): CpuKernels => kernels ?? oracle;
+  const { testHere, here } = kernelsOf(libraryPath, isa, 2);
 
   testHere("random steps agree with the oracle", () => {
     let cut = 0;
     forWorlds(20, (world) => {
-      const { out, elements } = run(here(), world);
-      const absolute = expectedOut(world, withAbsoluteValues(world, elements));
-      expect(
-        greatestExcess(out, expectedOut(world, elements), outBounds(world, toFloats(elements), absolute)),
-      ).toBeLessThanOrEqual(1);
+      const { out, elements } = runLayer(here(), world);
+      expect(excessOf(oracle, world, out, elements)).toBeLessThanOrEqual(1);
       const { window: _, ...seesAll } = world.options;
-      if (firstDifferentBits(run(here(), { ...world, options: seesAll }).out, out) >= 0) cut += 1;
+      if (firstDifferentBits(runLayer(here(), { ...world, options: seesAll }).out, out) >= 0) cut += 1;
     });
     // In most steps the window hides something, else they would show nothing.
     expect(cut).toBeGreaterThan(10);
@@ -109,10 +63,10 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
 
   testHere("a row's bits are the same alone, in a batch, and without packing", () => {
     forWorlds(12, (world) => {
-      const together = run(here(), world).out;
-      const unpacked = run(here(), { ...world, options: { ...world.options, packing: false } }).out;
+      const together = runLayer(here(), world).out;
+      const unpacked = runLayer(here(), { ...world, options: { ...world.options, packing: false } }).out;
       expect(firstDifferentBits(unpacked, together)).toBe(-1);
-      const alone = world.pieces.flatMap((_, index) => [...run(here(), pieceOf(world, index)).out]);
+      const alone = world.pieces.flatMap((_, index) => [...runLayer(here(), pieceOf(world, index)).out]);
       expect(firstDifferentBits(Float32Array.from(alone), together)).toBe(-1);
     });
   });
