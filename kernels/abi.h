@@ -40,6 +40,9 @@
  * on top of what its segments let it see. A token's position is that in the row's own positions: its chain position plus
  * the segment's offset.
  *
+ * SINKS AND CAPS. A head with a sink s divides by e^s more than its scores' exponentials add up to: part of its attention
+ * goes to no token. With a score_cap c, a score x is c tanh(x / c).
+ *
  * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
  * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
  * one fused-multiply-add chain over ascending dimensions, each output one chain over ascending tokens inside a
@@ -107,9 +110,10 @@ enum spg_form { SPG_B16 = 0, SPG_INT8 = 1 };
 /*
  * What becomes of a product. STORE: it is written; ADD: it is added to what is there; GATE: an output is
  * silu(gate) * up, where outputs 0 to 15 of each 32 are gates and the others are their ups; GATE_GELU: the same with
- * GELU as tanh approximates it.
+ * GELU as tanh approximates it; GATE_CLAMPED: gate * sigmoid(1.702 gate) * (up + 1), after the gate was cut at 7 and the
+ * up at -7 and 7. CAP: tanh of it, divided by the factor that it was multiplied by.
  */
-enum spg_finish { SPG_STORE = 0, SPG_ADD = 1, SPG_GATE = 2, SPG_GATE_GELU = 3 };
+enum spg_finish { SPG_STORE = 0, SPG_ADD = 1, SPG_GATE = 2, SPG_GATE_GELU = 3, SPG_GATE_CLAMPED = 4, SPG_CAP = 5 };
 
 /* What a layer is, as a sum: q and k are rotated; by the second table of frequencies; its window slides. */
 enum spg_layer { SPG_ROTATES = 1, SPG_SECOND_ROPE = 2, SPG_SLIDES = 4 };
@@ -118,7 +122,7 @@ typedef struct spg_context spg_context;
 typedef struct spg_matrix spg_matrix;
 typedef struct spg_pool spg_pool;
 
-/* 17 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
+/* 18 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
 typedef struct spg_pool_config {
   int32_t layer_count;
   int32_t block_count;
@@ -137,6 +141,7 @@ typedef struct spg_pool_config {
   float rope_factor;       /* multiplies cos and sin (YaRN's attention factor); usually 1 */
   float norm_eps;          /* epsilon of the RMSNorm on q and k heads */
   float second_rope_factor; /* of the second table */
+  float score_cap;         /* 0: none */
 } spg_pool_config;
 
 SPG_API const char *spg_strerror(int32_t status);
@@ -156,10 +161,10 @@ SPG_API int32_t spg_hold_threads(spg_context *context, int32_t held);
 
 /*
  * inverse_frequencies: [rope_tables][rotary_dim / 2] float64; angle of pair i at position n is n times its frequency.
- * layers: [layer_count] sums of spg_layer.
+ * layers: [layer_count] sums of spg_layer. sinks: [layer_count][query_heads], or NULL.
  */
 SPG_API int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *inverse_frequencies,
-                              const uint8_t *layers, spg_pool **out);
+                              const uint8_t *layers, const float *sinks, spg_pool **out);
 SPG_API void spg_pool_close(spg_pool *pool);
 SPG_API void *spg_pool_data(spg_pool *pool);
 SPG_API int64_t spg_pool_bytes(const spg_pool *pool);
@@ -239,8 +244,8 @@ SPG_API int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t
                                 int32_t first_output, int32_t every_other_panel);
 /*
  * out = finish(factor * x W^T + bias). x: [row_count] rows of float32, x_stride apart; norm: [inputs] weights of an
- * RMSNorm that x passes first, or NULL; bias: [outputs] or NULL. out: [row_count] rows of `outputs` (GATE: half as
- * many, without factor and bias) float32, out_stride apart; must not overlap x.
+ * RMSNorm that x passes first, or NULL; bias: [outputs] or NULL. out: [row_count] rows of `outputs` (gates: half as
+ * many, without factor) float32, out_stride apart; must not overlap x.
  * parts: of B16, on AMX: how many bfloat16 numbers make up a number of x: 3 hold it exactly, 2 to 16 bits, 1 to 8.
  * Other instruction sets take x as it is. A row's bits depend on that row alone.
  * x_rows: [row_count] which row of x each is, or NULL: the first ones. out_rows: [row_count] rows of out, rising, or NULL,

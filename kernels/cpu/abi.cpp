@@ -142,7 +142,7 @@ int32_t spg_hold_threads(spg_context *context, int32_t held) {
 }
 
 int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *frequencies,
-                      const uint8_t *layers, spg_pool **out) {
+                      const uint8_t *layers, const float *sinks, spg_pool **out) {
   if (!context || !config || !layers || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;
   PoolView view;
   size_t bytes;
@@ -152,6 +152,10 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
   const int half = view.rotaryDim / 2, tables = config->rope_tables;
   for (int i = 0; i < tables * half; i++) {
     if (!isfinite(frequencies[i])) return SPG_E_SHAPE;
+  }
+  const int sinkCount = sinks ? view.layers * view.queryHeads : 0;
+  for (int i = 0; i < sinkCount; i++) {
+    if (!isfinite(sinks[i])) return SPG_E_SHAPE;
   }
   try {
     auto pool = std::make_unique<spg_pool>();
@@ -163,6 +167,8 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
     pool->inverseFrequencies.assign(frequencies, frequencies + tables * half);
     pool->layerKinds.assign(layers, layers + view.layers);
     pool->view.layerKinds = pool->layerKinds.data();
+    pool->sinks.assign(sinks, sinks + sinkCount);
+    pool->view.sinks = sinks ? pool->sinks.data() : nullptr;
     for (int table = 0; table < tables; table++) {
       const double *own = pool->inverseFrequencies.data() + table * half;
       pool->view.inverseFrequencies[table] = own;

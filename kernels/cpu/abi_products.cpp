@@ -65,8 +65,9 @@ int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count
   const MatrixView &view = matrix->view;
   const bool gates = is_gate(finish);
   if (row_count < 1 || row_count > kMostRows || x_stride < view.inputs || parts < 1 || parts > 3) return SPG_E_PRODUCT;
-  if (finish < SPG_STORE || finish > SPG_GATE_GELU || !isfinite(factor)) return SPG_E_PRODUCT;
-  if (gates && (view.outputs % kPairOutputs != 0 || factor != 1 || bias)) return SPG_E_PRODUCT;
+  if (finish < SPG_STORE || finish > SPG_CAP || !isfinite(factor)) return SPG_E_PRODUCT;
+  if (finish == SPG_CAP && factor <= 0) return SPG_E_PRODUCT;
+  if (gates && (view.outputs % kPairOutputs != 0 || factor != 1)) return SPG_E_PRODUCT;
   if (out_stride < (gates ? view.outputs / 2 : view.outputs)) return SPG_E_PRODUCT;
   if ((out_rows || row_factors) && finish != SPG_ADD) return SPG_E_PRODUCT;
   for (int32_t i = 0; i < row_count; i++) {

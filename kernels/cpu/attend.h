@@ -134,6 +134,12 @@ void stage(const PoolView &pool, const StepView &step, const Section &section, i
   }
 }
 
+/* Scores, in log2 units, none of which is beyond the cap then. */
+inline void cap_scores(float *start, float *stop, float cap) {
+  const Vec size = broadcast(cap * 1.44269504088896340736f), inverse = broadcast(0.69314718055994530942f / cap);
+  for (float *s = start; s < stop; s += kLanes) store(s, mul(size, tanh_of(mul(load(s), inverse))));
+}
+
 /* Turns one query's scores over [firstPanel, endPanel) into weights; tokens outside [first, end) weigh 0. */
 inline void soften(float *scores, int firstPanel, int endPanel, int first, int end, float *maximum, float *sum) {
   float *start = scores + firstPanel * kPanelTokens, *stop = scores + endPanel * kPanelTokens;
@@ -205,7 +211,11 @@ void attend_section(const PoolView &pool, const Window &window, const Panels<T> 
     const int end = micro_end(m), first = m * kMicroQueries;
     if (end <= window.firstToken) continue;
     for (int r = first; r < first + micro_rows(m); r++) {
-      soften(scratch.scores + r * kScoreStride, window.firstPanel, panels_of(end), query_first(window, r),
+      float *scores = scratch.scores + r * kScoreStride;
+      if (pool.scoreCap > 0) {
+        cap_scores(scores + window.firstPanel * kPanelTokens, scores + panels_of(end) * kPanelTokens, pool.scoreCap);
+      }
+      soften(scores, window.firstPanel, panels_of(end), query_first(window, r),
              query_end(window, r), scratch.section.maximum + r, scratch.section.sum + r);
     }
     const Ahead ahead{panels.valuesAhead, m, micros};

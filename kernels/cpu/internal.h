@@ -40,6 +40,7 @@ struct PoolView {
   int packing;      /* 0: no item has members of several pieces */
   int window;       /* 0: no layer slides */
   float softmaxScale, ropeFactors[2], normEps;
+  float scoreCap; /* 0: none */
   unsigned char *data;
   size_t headBytes;  /* K and V of one head in one block */
   size_t blockBytes; /* kvHeads * headBytes */
@@ -50,6 +51,8 @@ struct PoolView {
   const float *ropeOrigins[2];
   /* [layers] sums of spg_layer. */
   const uint8_t *layerKinds;
+  /* [layers][queryHeads], or null. */
+  const float *sinks;
 };
 
 static inline bool rotates(const PoolView &pool, int layer) {
@@ -63,6 +66,11 @@ static inline int rope_table(const PoolView &pool, int layer) {
 
 static inline bool slides(const PoolView &pool, int layer) {
   return (pool.layerKinds[layer] & SPG_SLIDES) != 0;
+}
+
+/* The sink of a head; -infinity: it has none. */
+static inline float sink_of(const PoolView &pool, int layer, int queryHead) {
+  return pool.sinks ? pool.sinks[static_cast<size_t>(layer) * pool.queryHeads + queryHead] : -__builtin_inff();
 }
 
 /* Up to kSectionTokens tokens of one segment, aligned to the segment's first block. */

@@ -122,6 +122,19 @@ void run_section(const Task &task, const Section &section, const Section *next, 
   }
 }
 
+/* The running result before any token: of a head with a sink that of the sink, which has no value. */
+void begin(const Task &task, const Tile &tile) {
+  const PoolView &pool = task.pool;
+  const int queries = tile.rowCount * pool.group;
+  clear(task.scratch.running, queries, spg::padded_dim(pool));
+  if (!pool.sinks) return;
+  for (int i = 0; i < queries; i++) {
+    const float sink = spg::sink_of(pool, task.call.layer, task.kvHead * pool.group + i % pool.group);
+    task.scratch.running.maximum[i] = sink * 1.44269504088896340736f;
+    task.scratch.running.sum[i] = 1;
+  }
+}
+
 /* Merges a section's result into the running one, for each query that saw a token of it. */
 void merge_section(const Task &task, const Window &window, const Softmax &section) {
   const int padded = spg::padded_dim(task.pool);
@@ -171,7 +184,7 @@ void finish_tile(const Task &task, const Tile &tile, const spg::SharedState &sha
   int32_t *pending = shared.pending + tile.counter + task.kvHead;
   if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) != 0) return;
   __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* reset for the next layer */
-  clear(task.scratch.running, tile.rowCount * task.pool.group, spg::padded_dim(task.pool));
+  begin(task, tile);
   for (int c = 0; c < tile.sectionCount; c++) {
     const Section &section = task.step.sections[tile.firstSection + c];
     const Window window = window_of(task.pool, task.step, section, tile, tile.rowCount);
@@ -186,7 +199,7 @@ void attend_task(const PoolView &pool, const StepView &step, const LayerCall &ca
   const Task task{pool, step, call, item, index % pool.kvHeads, lay_out(pool, memory)};
   const Tile &tile = task.tile(0);
   const bool whole = item.memberCount == 1 && tile.itemCount == 1; /* then no other result has to be merged */
-  if (whole) clear(task.scratch.running, tile.rowCount * pool.group, spg::padded_dim(pool));
+  if (whole) begin(task, tile);
   for (int c = 0; c < item.sectionCount; c++) {
     const int rows = ready_queries(task, c);
     const Section &section = task.section(0, c);

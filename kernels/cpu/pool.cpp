@@ -23,7 +23,8 @@ bool shape_allowed(const spg_pool_config &c) {
                       in_range(c.packing, 0, 1) && in_range(c.window, 0, 1 << 24) && in_range(c.rope_tables, 1, 2) &&
                       static_cast<int64_t>(c.block_count) * c.block_tokens <= 1 << 30;
   const bool factors = isfinite(c.softmax_scale) && c.softmax_scale > 0 && isfinite(c.rope_factor) &&
-                       isfinite(c.second_rope_factor) && isfinite(c.norm_eps) && c.norm_eps >= 0;
+                       isfinite(c.second_rope_factor) && isfinite(c.norm_eps) && c.norm_eps >= 0 &&
+                       isfinite(c.score_cap) && c.score_cap >= 0;
   return powerOfTwo && heads && dims && counts && factors;
 }
 
@@ -51,6 +52,7 @@ int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   view.ropeFactors[0] = c.rope_factor;
   view.ropeFactors[1] = c.second_rope_factor;
   view.normEps = c.norm_eps;
+  view.scoreCap = c.score_cap;
   view.headBytes = static_cast<size_t>(2) * c.head_dim * c.block_tokens * view.elementBytes;
   if (is_mx8(view)) view.headBytes += view.headBytes / kMx8Group;
   view.blockBytes = view.headBytes * c.kv_heads;

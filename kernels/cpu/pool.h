@@ -30,6 +30,7 @@ struct spg_pool {
   size_t bytes = 0;
   std::vector<double> inverseFrequencies;
   std::vector<uint8_t> layerKinds;
+  std::vector<float> sinks;
   /* One table, or two. */
   std::unique_ptr<spg::RopeTable> ropes[2];
   spg::Step step;

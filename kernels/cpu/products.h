@@ -104,7 +104,7 @@ static inline float *out_row(const ProductCall &call, int row) {
 }
 
 static inline bool is_gate(int finish) {
-  return finish == SPG_GATE || finish == SPG_GATE_GELU;
+  return finish >= SPG_GATE && finish <= SPG_GATE_CLAMPED;
 }
 
 /* Pairs [firstPair, endPair) for row panels [firstPanel, endPanel). */

@@ -126,6 +126,16 @@ float product(const MatrixView &matrix, const PackedRows &rows, int row, int out
   return whole_sum(matrix, reinterpret_cast<const int8_t *>(rows.data) + start, scales, output);
 }
 
+double gated(int finish, double gate, double up) {
+  if (finish == SPG_GATE_CLAMPED) {
+    gate = gate > 7 ? 7 : gate;
+    up = up > 7 ? 7 : up < -7 ? -7 : up;
+    return gate / (1 + exp(-1.702 * gate)) * (up + 1);
+  }
+  const double cubic = gate + 0.044715 * gate * gate * gate;
+  return gate / (1 + exp(finish == SPG_GATE ? -gate : -2 * sqrt(2 / M_PI) * cubic)) * up;
+}
+
 void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCall &call, const ProductRange &range) {
   const int endRow = range.endPanel * kPanelRows < rows.rows ? range.endPanel * kPanelRows : rows.rows;
   for (int row = range.firstPanel * kPanelRows; row < endRow; row++) {
@@ -134,16 +144,16 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
       if (output >= matrix.outputs) break;
       if (is_gate(call.finish)) {
         if (output % kPairOutputs >= kPanelOutputs) continue;
-        const double gate = product(matrix, rows, row, output), up = product(matrix, rows, row, output + kPanelOutputs);
+        double gate = product(matrix, rows, row, output), up = product(matrix, rows, row, output + kPanelOutputs);
+        if (call.bias) gate += call.bias[output], up += call.bias[output + kPanelOutputs];
         const int at = output / kPairOutputs * kPanelOutputs + output % kPanelOutputs;
-        const double cubic = gate + 0.044715 * gate * gate * gate;
-        const double bent = call.finish == SPG_GATE ? gate : 2 * sqrt(2 / M_PI) * cubic;
-        if (at < matrix.outputs / 2) out[at] = static_cast<float>(gate / (1 + exp(-bent)) * up);
+        if (at < matrix.outputs / 2) out[at] = static_cast<float>(gated(call.finish, gate, up));
         continue;
       }
       const float scaled = product(matrix, rows, row, output) * call.factor;
       const float biased = call.bias ? scaled + call.bias[output] : scaled;
-      const float value = call.rowFactors ? biased * call.rowFactors[row] : biased;
+      const float capped = call.finish == SPG_CAP ? static_cast<float>(tanh(biased) / call.factor) : biased;
+      const float value = call.rowFactors ? capped * call.rowFactors[row] : capped;
       out[output] = call.finish == SPG_ADD ? out[output] + value : value;
     }
   }

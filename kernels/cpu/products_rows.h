@@ -25,17 +25,6 @@ constexpr bool kAdds128 = true;
 constexpr bool kAdds128 = false;
 #endif
 
-#if defined(__AVX512F__)
-inline Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
-/* b where the sign bit of x is set, else a. */
-inline Vec where_negative(Vec x, Vec b, Vec a) {
-  return _mm512_mask_mov_ps(a, _mm512_movepi32_mask(_mm512_castps_si512(x)), b);
-}
-#else
-inline Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
-inline Vec where_negative(Vec x, Vec b, Vec a) { return _mm256_blendv_ps(a, b, x); }
-#endif
-
 /* 1 / (1 + e^-x), by e^-|x|, which does not overflow. */
 inline Vec sigmoid(Vec x) {
   const Vec negative = where_negative(x, x, sub(zero(), x));
@@ -50,7 +39,13 @@ inline Vec gelu(Vec x) {
   return mul(x, sigmoid(mul(cubic, broadcast(1.5957691216057308f))));
 }
 
+/* Clamped: NaN stays NaN, since the second operand is the result where either is one. */
 inline Vec gated(int finish, Vec gate, Vec up) {
+  if (finish == SPG_GATE_CLAMPED) {
+    const Vec limit = broadcast(7.0f), least = broadcast(-7.0f);
+    const Vec cut = min(limit, gate), bounded = max(least, min(limit, up));
+    return mul(mul(cut, sigmoid(mul(cut, broadcast(1.702f)))), add(bounded, broadcast(1.0f)));
+  }
   return mul(finish == SPG_GATE_GELU ? gelu(gate) : mul(gate, sigmoid(gate)), up);
 }
 
@@ -192,11 +187,13 @@ inline void pack_rows(const MatrixView &matrix, const PlainRows &plain, const Pa
 inline Vec scaled(const ProductCall &call, int row, const float *sums, int at) {
   const Vec product = mul(load(sums), broadcast(call.factor));
   const Vec value = call.bias ? add(product, load(call.bias + at)) : product;
+  if (call.finish == SPG_CAP) return divide(tanh_of(value), broadcast(call.factor));
   return call.rowFactors ? mul(value, broadcast(call.rowFactors[row])) : value;
 }
 
 inline float scaled_one(const ProductCall &call, int row, float sum, int at) {
   const float value = call.bias ? sum * call.factor + call.bias[at] : sum * call.factor;
+  if (call.finish == SPG_CAP) return first_lane(divide(tanh_of(broadcast(value)), broadcast(call.factor)));
   return call.rowFactors ? value * call.rowFactors[row] : value;
 }
 
@@ -213,7 +210,13 @@ inline void finish_rows(const MatrixView &matrix, const ProductCall &call, int p
     float values[spg::kPanelOutputs];
     if (gates) {
       for (int i = 0; i < width; i += kLanes) {
-        store(values + i, gated(call.finish, load(sums + i), load(sums + width + i)));
+        Vec gate = load(sums + i), up = load(sums + width + i);
+        if (call.bias) {
+          const float *bias = call.bias + pair * spg::kPairOutputs + i;
+          gate = add(gate, load(bias));
+          up = add(up, load(bias + width));
+        }
+        store(values + i, gated(call.finish, gate, up));
       }
       memcpy(out, values, count * sizeof(float));
       continue;

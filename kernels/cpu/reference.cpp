@@ -169,12 +169,15 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
       const TokenPlace at = place(pool, call.layer, kvHead, slot);
       double dot = 0;
       for (int d = 0; d < pool.headDim; d++) dot += rotated[d] * load(pool, at, Part::kKey, d);
-      scores.push_back(dot * pool.softmaxScale);
+      const double score = dot * pool.softmaxScale, cap = pool.scoreCap;
+      scores.push_back(cap > 0 ? cap * tanh(score / cap) : score);
       slots.push_back(slot);
     }
   }
-  double greatest = -INFINITY, sum = 0;
+  const double sink = sink_of(pool, call.layer, head);
+  double greatest = sink;
   for (double score : scores) greatest = fmax(greatest, score);
+  double sum = pool.sinks ? exp(sink - greatest) : 0;
   Vector out(pool.headDim, 0.0);
   for (size_t t = 0; t < scores.size(); t++) {
     const double weight = exp(scores[t] - greatest);

@@ -63,10 +63,16 @@ inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+/* b where the sign bit of x is set, else a. */
+inline Vec where_negative(Vec x, Vec b, Vec a) {
+  return _mm512_mask_mov_ps(a, _mm512_movepi32_mask(_mm512_castps_si512(x)), b);
+}
 /*
  * Where either is NaN the result is the second operand, as in the instruction (store, above, keeps NaN thanks to this).
  */
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 inline Vec round_nearest(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n for whole n in [-127, 127]; 0 for n = -127. */
 inline Vec scale_by_power(Vec x, Vec n) {
@@ -129,7 +135,10 @@ inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+inline Vec where_negative(Vec x, Vec b, Vec a) { return _mm256_blendv_ps(a, b, x); }
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 inline Vec round_nearest(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Vec scale_by_power(Vec x, Vec n) {
   const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -181,6 +190,14 @@ inline Vec exp2_nonpositive(Vec x) {
 
 inline float exp2_nonpositive(float x) {
   return first_lane(exp2_nonpositive(broadcast(x)));
+}
+
+/* tanh(x), off by 2^-23 at most, by e^(-2 |x|), which does not overflow. */
+inline Vec tanh_of(Vec x) {
+  const Vec negative = where_negative(x, x, sub(zero(), x));
+  const Vec e = exp2_nonpositive(mul(negative, broadcast(2.88539008177792681472f)));
+  const Vec one = broadcast(1.0f), size = divide(sub(one, e), add(one, e));
+  return where_negative(x, sub(zero(), size), size);
 }
 
 }

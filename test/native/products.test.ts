@@ -101,8 +101,16 @@ function worst(actual: Float32Array, expected: ArrayLike<number>, sizes: ArrayLi
 /** Hendrycks and Gimpel 2016, "Gaussian error linear units": the form with tanh. */
 const gelu = (x: number): number => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 const gates = [
-  { finish: "gate", activation: (x: number) => x / (1 + Math.exp(-x)) },
-  { finish: "gateGelu", activation: gelu },
+  { finish: "gate", of: (gate: number, up: number) => (gate / (1 + Math.exp(-gate))) * up },
+  { finish: "gateGelu", of: (gate: number, up: number) => gelu(gate) * up },
+  // As in gpt-oss, whose experts cut both and give the up one more.
+  {
+    finish: "gateClamped",
+    of: (gate: number, up: number) => {
+      const [cut, bounded] = [Math.min(gate, 7), Math.min(Math.max(up, -7), 7)];
+      return (cut / (1 + Math.exp(-1.702 * cut))) * (bounded + 1);
+    },
+  },
 ] as const;
 
 describe.each(isas)("%s", (isa) => {
@@ -250,34 +258,7 @@ describe.each(isas)("%s", (isa) => {
     matrix.close();
   });
 
-  testHere("norms of rows, in place and added", () => {
-    const random = new Random(testSeed());
-    const [rows, width, stride] = [37, 45, 50];
-    const x = random.normals(rows * stride);
-    const norm = { weights: random.normals(width), epsilon: 1e-3 };
-    const expected = x.map((value, i) => {
-      if (i % stride >= width) return value;
-      const row = x.subarray(i - (i % stride), i - (i % stride) + width);
-      const squares = row.reduce((sum, other) => sum + other * other, 0);
-      return (value / Math.sqrt(squares / width + 1e-3)) * norm.weights[i % stride];
-    });
-    const out = x.slice();
-    here().normRows(out, rows, out, { norm, finish: "store", xStride: stride, outStride: stride });
-    expect(worst(out, expected, expected.map(Math.abs))).toBeLessThan(1e-6);
-    const sum = new Float32Array(rows * width).fill(1);
-    here().normRows(x, rows, sum, { norm, finish: "add", factor: 0.5, xStride: stride });
-    const added = sum.map((_, i) => 1 + 0.5 * expected[Math.floor(i / width) * stride + (i % width)]);
-    expect(
-      worst(
-        sum,
-        added,
-        added.map(() => 4),
-      ),
-    ).toBeLessThan(1e-6);
-    expect(() => here().normRows(x, rows + 1, out, { norm, finish: "store", xStride: stride })).toThrow(/x must have/);
-  });
-
-  testHere.each(gates)("$finish: the activation of one half times the other", ({ finish, activation }) => {
+  testHere.each(gates)("$finish: the activation of one half times the other", ({ finish, of }) => {
     const random = new Random(testSeed());
     const each = { rows: 18, outputs: 40, inputs: 70 };
     const gates = weightsOf(random, each.outputs * each.inputs, { type: "bfloat16", parts: 1 });
@@ -288,17 +269,43 @@ describe.each(isas)("%s", (isa) => {
     matrix.fill({ data: gates.data, type: "bfloat16" }, { ...place, firstOutput: 0 });
     matrix.fill({ data: ups.data, type: "bfloat16" }, { ...place, firstOutput: 16 });
     const x = random.normals(each.rows * each.inputs);
-    const out = multiply(matrix, x, each.rows, padded, { finish, parts: 3 });
+    // As the matrix has them: 16 of gates, then 16 of ups; zeros where there is no output.
+    const bias = random
+      .normals(2 * padded)
+      .map((value, i) => (16 * (i >> 5) + (i & 15) < each.outputs ? 3 * value : 0));
+    const out = multiply(matrix, x, each.rows, padded, { finish, parts: 3, bias });
     const [gate, up] = [exact(x, gates.values, each), exact(x, ups.values, each)];
     for (let row = 0; row < each.rows; row++) {
       for (let output = 0; output < padded; output++) {
         const i = row * each.outputs + output;
         const isThere = output < each.outputs;
-        const expected = isThere ? activation(gate.sums[i]) * up.sums[i] : 0;
+        const biasAt = 32 * (output >> 4) + (output & 15);
+        const expected = isThere ? of(gate.sums[i] + bias[biasAt], up.sums[i] + bias[biasAt + 16]) : 0;
         const size = isThere ? gate.sizes[i] * up.sizes[i] + 1 : 1;
         expect(Math.abs(out[row * padded + output] - expected)).toBeLessThanOrEqual(4e-6 * size);
       }
     }
+    matrix.close();
+  });
+
+  testHere("cap: tanh, of the size of the factor's inverse", () => {
+    const random = new Random(testSeed());
+    const each = { rows: 3, outputs: 35, inputs: 70 };
+    const { data, values } = weightsOf(random, each.outputs * each.inputs, { type: "bfloat16", parts: 1 });
+    const matrix = here().openMatrix({ ...each, form: "b16" });
+    matrix.fill({ data, type: "bfloat16" }, { rowCount: each.outputs, firstOutput: 0 });
+    const x = random.normals(each.rows * each.inputs);
+    const { sums, sizes } = exact(x, values, each);
+    const out = multiply(matrix, x, each.rows, each.outputs, { finish: "cap", factor: 1 / 5, parts: 3 });
+    const expected = sums.map((sum) => 5 * Math.tanh(sum / 5));
+    expect(
+      worst(
+        out,
+        expected,
+        sizes.map((size) => size + 5),
+      ),
+    ).toBeLessThan(1e-6);
+    expect(() => matrix.multiply(x, 1, out, { finish: "cap", factor: 0 })).toThrow(/finish/);
     matrix.close();
   });
 

@@ -1,4 +1,4 @@
-/** embedRows of every instruction set. */
+/** Rows of an embedding and norms of rows, of every instruction set. */
 import { describe, expect } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { testSeed } from "../support/seed.ts";
@@ -35,6 +35,27 @@ describe.each(["reference", "avx2", "avx512"] as const)("%s", (isa) => {
         expect([...out]).toEqual([...expected, Number.NaN, Number.NaN, Number.NaN]);
       }
     }
+  });
+
+  testHere("norms of rows, in place and added", () => {
+    const random = new Random(testSeed());
+    const [rows, width, stride] = [37, 45, 50];
+    const x = random.normals(rows * stride);
+    const norm = { weights: random.normals(width), epsilon: 1e-3 };
+    const expected = x.map((value, i) => {
+      if (i % stride >= width) return value;
+      const row = x.subarray(i - (i % stride), i - (i % stride) + width);
+      const squares = row.reduce((sum, other) => sum + other * other, 0);
+      return (value / Math.sqrt(squares / width + 1e-3)) * norm.weights[i % stride];
+    });
+    const out = x.slice();
+    here().normRows(out, rows, out, { norm, finish: "store", xStride: stride, outStride: stride });
+    expect(out.every((value, i) => Math.abs(value - expected[i]) <= 1e-6 * Math.abs(expected[i]))).toBe(true);
+    const sum = new Float32Array(rows * width).fill(1);
+    here().normRows(x, rows, sum, { norm, finish: "add", factor: 0.5, xStride: stride });
+    const added = sum.map((_, i) => 1 + 0.5 * expected[Math.floor(i / width) * stride + (i % width)]);
+    expect(sum.every((value, i) => Math.abs(value - added[i]) <= 4e-6)).toBe(true);
+    expect(() => here().normRows(x, rows + 1, out, { norm, finish: "store", xStride: stride })).toThrow(/x must have/);
   });
 
   testHere("embedRows refuses token ids outside the table and tables of the wrong size", () => {

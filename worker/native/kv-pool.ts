@@ -58,6 +58,10 @@ export interface KvPoolOptions {
   readonly softmaxScale?: number;
   /** Epsilon of the RMSNorm on q and k heads; default 1e-6. */
   readonly normEpsilon?: number;
+  /** Scores x become cap tanh(x / cap); default: they stay. */
+  readonly scoreCap?: number | undefined;
+  /** [layerCount * queryHeads] sinks; default: no head has one. */
+  readonly sinks?: Float32Array | undefined;
 }
 
 /** The part of a step's plan that attention needs. */
@@ -88,16 +92,17 @@ function configBytes(options: KvPoolOptions): Int32Array {
     ["window.tokens", options.window?.tokens ?? 0],
     ["rope tables", rope.sliding === undefined ? 1 : 2],
   ];
-  const config = new Int32Array(17);
+  const config = new Int32Array(18);
   integers.forEach(([name, value], index) => {
     assertInteger(name, value, 0, maxInt32);
     config[index] = value;
   });
-  const factors = new Float32Array(config.buffer, 52, 4);
+  const factors = new Float32Array(config.buffer, 52, 5);
   factors[0] = options.softmaxScale ?? 1 / Math.sqrt(options.headDim);
   factors[1] = rope.attentionFactor ?? 1;
   factors[2] = options.normEpsilon ?? 1e-6;
   factors[3] = rope.sliding?.attentionFactor ?? 1;
+  factors[4] = options.scoreCap ?? 0;
   return config;
 }
 
@@ -135,10 +140,15 @@ export class KvPool {
     const frequencies = Float64Array.of(...inverseFrequencies, ...(sliding?.inverseFrequencies ?? []), 0);
     if (sliding) assertSameLength("rope.sliding", sliding.inverseFrequencies, inverseFrequencies.length);
     const kinds = layerKinds(options);
+    const { sinks } = options;
+    if (sinks) assertSameLength("sinks", sinks, options.layerCount * options.queryHeads);
     this.#library = library;
     this.#onClose = onClose;
     this.#pool = openHandle((out) =>
-      library.check("spg_pool_open", library.symbols.spg_pool_open(context, config, frequencies, kinds, out)),
+      library.check(
+        "spg_pool_open",
+        library.symbols.spg_pool_open(context, config, frequencies, kinds, sinks ?? null, out),
+      ),
     );
     this.options = options;
     this.qkvWidth = (options.queryHeads + 2 * options.kvHeads) * options.headDim;

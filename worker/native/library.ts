@@ -17,7 +17,7 @@ const symbols = {
   spg_close: { args: ["ptr"], returns: "void" },
   spg_hold_threads: { args: ["ptr", "i32"], returns: "i32" },
   spg_isa_of: { args: ["ptr"], returns: "i32" },
-  spg_pool_open: { args: ["ptr", "ptr", "ptr", "ptr", "ptr"], returns: "i32" },
+  spg_pool_open: { args: ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr"], returns: "i32" },
   spg_pool_close: { args: ["ptr"], returns: "void" },
   spg_pool_data: { args: ["ptr"], returns: "ptr" },
   spg_pool_bytes: { args: ["ptr"], returns: "i64" },

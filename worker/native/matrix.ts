@@ -3,7 +3,7 @@ import type { Pointer } from "bun:ffi";
 import { assertInteger, assertLength, type KernelLibrary, openHandle } from "./library.ts";
 
 const formCodes = { b16: 0, int8: 1 } as const;
-export const finishCodes = { store: 0, add: 1, gate: 2, gateGelu: 3 } as const;
+export const finishCodes = { store: 0, add: 1, gate: 2, gateGelu: 3, gateClamped: 4, cap: 5 } as const;
 const typeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
 
 /** Weights as they stand in a file, row after row. */
@@ -43,7 +43,7 @@ export interface ProductOptions {
   readonly norm?: Norm | undefined;
   /**
    * store: out = factor x W^T + bias; add: added to out; gate: silu(gate) * up, half as many outputs; gateGelu: the same
-   * with GELU as tanh approximates it. Default store.
+   * with GELU as tanh approximates it; gateClamped: gpt-oss's; cap: tanh of it, divided by factor. Default store.
    */
   readonly finish?: keyof typeof finishCodes;
   readonly factor?: number;
@@ -58,7 +58,7 @@ export interface ProductOptions {
 }
 
 /** Half of the outputs are gates. */
-export const isGate = (finish: ProductOptions["finish"]): boolean => finish === "gate" || finish === "gateGelu";
+export const isGate = (finish: ProductOptions["finish"]): boolean => finish?.startsWith("gate") ?? false;
 
 /** The greatest row that is named. */
 function lastRow(name: string, rows: Int32Array | undefined, rowCount: number): number {
