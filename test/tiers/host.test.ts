@@ -173,6 +173,47 @@ describe("a part of a run that the host has", () => {
   });
 });
 
+/**
+ * More blocks than have places in the line of copies.
+ * @param timesAsFast as it is computed a token comes up
+ * @param isBesideStream beside the tokens of another request
+ * @returns rows that are computed for a question over all of them
+ */
+async function rowsOfManySpans(timesAsFast: number, isBesideStream: boolean): Promise<number> {
+  const many = Array.from({ length: 12 }, (_, index) => countUp(7 * index, 128));
+  const world = openWorld(420, 900);
+  const { loads } = hostOf(world);
+  await ask(world, submitPlan("prepare", { spans: many }, { params: { maxTokens: 0 } }));
+  await crowdOut(world);
+  await ask(world, submitPlan("first", { spans: many.slice(0, 1), question: countUp(70, 5) }));
+  await crowdOut(world);
+  world.engine.tiers.noteStep(64, 64);
+  const { loadCost = Number.NaN } = loads.loadCost;
+  world.engine.tiers.noteStep(1e12, 1e12 * loadCost * loads.tokenCost.each * timesAsFast);
+  // Its prompt fills one block, and so does what it answers.
+  if (isBesideStream) {
+    world.engine.submit(submitPlan("stream", { question: countUp(75, 3) }, { params: { maxTokens: 60 } }));
+    await world.step();
+  }
+  const [rows, answered] = [world.backend.rowCount, world.tokensOf("stream").length];
+  const message = submitPlan("a", { spans: many, question: countUp(80, 5) }, { params: { maxTokens: 1 } });
+  await ask(world, message);
+  expect(world.tokensOf("a")).toEqual(answerOf(message));
+  expectQuiet(world);
+  return world.backend.rowCount - rows - (world.tokensOf("stream").length - answered);
+}
+
+describe("runs that find the line of copies full", () => {
+  test("wait for it where all of them come up sooner than they are computed", async () => {
+    expect(await rowsOfManySpans(2, false)).toBe(5);
+    expect(await rowsOfManySpans(2, true)).toBe(5);
+  });
+
+  test("are computed where computing is sooner", async () => {
+    expect(await rowsOfManySpans(0.01, true)).toBeGreaterThan(1_400);
+  });
+});
+
 test("what is prepared lies in the host's memory too, also when it is found on the device alone", async () => {
   const world = openWorld(60, 12);
   const message = submitPlan("prepare", { spans: spans.slice(0, 1) }, { params: { maxTokens: 0 } });

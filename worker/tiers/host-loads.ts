@@ -2,8 +2,9 @@
  * Brings blocks up from the host's memory. To the scheduler that is a prefill by somebody else, as with files (loads.ts):
  * keys that come count as claimed, and a block is found once it is stored. Blocks are copied beside the pool first, while
  * steps run; when a copy has arrived, they are put into blocks that were free, stored and released in one go. So no block
- * of the pool is held while a copy runs. Tenants are served in turn, a copy each. What is computed sooner than it would
- * come up is computed: both are measured.
+ * of the pool is held while a copy runs. Tenants are served in turn, a copy each. A run is weighed as a whole, with what
+ * else of its request comes: what is computed sooner than all of that would come up is computed, and both are measured.
+ * What comes and finds the line full waits for it.
  */
 import type { HostBlocks } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
@@ -60,18 +61,17 @@ interface Waiting {
   readonly runs: Set<LackingRun>;
 }
 
-/** A block that a run lacks and the host has. */
-interface Found {
-  readonly key: BlockKey;
-  readonly slot: BlockId;
-  readonly index: number;
+/** What was found out about a run. */
+interface Wanted {
+  /** How many blocks it had then. */
+  readonly had: number;
+  /** Its blocks before this one are there or in line. */
+  readonly inLine: number;
+  /** Those before this one are to come up. */
+  readonly end: number;
 }
 
-/** How many of a run's blocks were looked for already, and how many it had then. */
-interface Wanted {
-  readonly blocks: number;
-  readonly had: number;
-}
+const nothingKnown: Wanted = { had: 0, inLine: 0, end: 0 };
 
 export class HostLoads {
   /** Bytes of blocks that were brought up, and what came of their loads. */
@@ -81,6 +81,8 @@ export class HostLoads {
   /** What has not begun, by tenant; the tenant whose turn it is is the first. */
   readonly #queues = new Map<number, Load[]>();
   #queued = 0;
+  /** Blocks that are to come up and have no place in the line, by tenant: of the runs that were looked at so far. */
+  readonly #behind = new Map<number, number>();
   readonly #wanted = new WeakMap<LackingRun, Wanted>();
   readonly #derivations = new DerivationTwins();
   readonly tokenCost: TokenCost;
@@ -116,13 +118,17 @@ export class HostLoads {
   /** Brings up what these requests lack and the host has. */
   want(requesters: readonly Requester[]): void {
     const { blockTokens } = this.#options;
-    let tokens = 0;
+    this.#behind.clear();
+    let computedTokens = 0;
     for (const requester of requesters) {
+      let tokensThatCome = 0;
       for (const run of requester.runs) {
         if (run.keyed && !this.#wanted.has(run)) this.#meet(requester, run);
         if (run.complete) continue;
-        const comes = run.keyed ? this.#wantRun(requester, run, tokens) : run.blocks.length;
-        tokens += (run.blockCount - comes) * blockTokens;
+        const had = run.blocks.length;
+        const end = run.keyed ? this.#wantRun(requester, run, Math.max(computedTokens, tokensThatCome)) : had;
+        tokensThatCome += (end - had) * blockTokens;
+        computedTokens += (run.blockCount - end) * blockTokens;
       }
     }
     this.#begin();
@@ -136,65 +142,96 @@ export class HostLoads {
   }
 
   /**
-   * Claims what of the run comes up, from its first missing block on.
-   * @param tokensBefore that are computed before those of this run
-   * @returns how many of the run's blocks are there or come
+   * Puts in line what of the run comes up, from its first missing block on.
+   * @param tokensAgainst that are computed before those of this run, or that would be if they did not come up
+   * @returns which of the run's blocks is the first that neither is there nor comes
    */
-  #wantRun(requester: Requester, run: LackingRun, tokensBefore: number): number {
-    const { cache, hostCache } = this.#options;
-    const wanted = this.#wanted.get(run);
+  #wantRun(requester: Requester, run: LackingRun, tokensAgainst: number): number {
     const had = run.blocks.length;
-    const found: Found[] = [];
+    const known = this.#wanted.get(run) ?? nothingKnown;
     // A run that has fewer blocks than before was preempted.
-    let index = wanted === undefined || had < wanted.had ? had : Math.max(had, wanted.blocks);
-    for (; index < run.blockCount; index++) {
+    const wasPreempted = had < known.had;
+    const from = wasPreempted ? had : Math.max(had, known.inLine);
+    const wanted = wasPreempted ? had : Math.max(had, known.end);
+    const tokens = tokensAgainst + (wanted - had) * this.#options.blockTokens;
+    const end = wanted > from ? wanted : this.#endOf(run, from, tokens);
+    const { inLine, isHole } = this.#enqueueFrom(requester, run, from, end);
+    const { number } = run.owner;
+    if (!isHole) this.#behind.set(number, (this.#behind.get(number) ?? 0) + end - inLine);
+    const comes = isHole ? inLine : end;
+    this.#wanted.set(run, { had, inLine, end: comes });
+    return comes;
+  }
+
+  /** Where what is to come up from block `from` on ends: behind all that the host has, or at once. */
+  #endOf(run: LackingRun, from: number, tokensAgainst: number): number {
+    const end = this.#endInHost(run, from);
+    return end > from && this.#isComputedSooner(run, end - from, tokensAgainst) ? from : end;
+  }
+
+  /** Chains go from their tails, so all before a block that is there are there too. */
+  #endInHost(run: LackingRun, from: number): number {
+    const { cache, hostCache } = this.#options;
+    let [end, gone] = [from, run.blockCount];
+    while (end < gone) {
+      const index = Math.floor((end + gone) / 2);
       const key = run.keyAt(index);
-      if (key === undefined) break;
-      const known = this.#loads.get(key);
+      if (key !== undefined && (hostCache.has(key) || cache.has(key))) end = index + 1;
+      else gone = index;
+    }
+    return end;
+  }
+
+  /** @returns the first block that has no place in the line, and whether that is because it is nowhere */
+  #enqueueFrom(requester: Requester, run: LackingRun, from: number, end: number) {
+    const { cache, hostCache } = this.#options;
+    const waiting = { requesters: new Set([requester]), runs: new Set([run]) };
+    for (let index = from; index < end; index++) {
+      const key = run.keyAt(index);
+      const known = key === undefined ? undefined : this.#loads.get(key);
       if (known !== undefined) {
         known.waiting.requesters.add(requester);
         known.waiting.runs.add(run);
         continue;
       }
-      if (cache.has(key)) continue;
-      const slot = run.isResident(index, hostCache) ? hostCache.blockOf(key) : undefined;
+      if (key !== undefined && cache.has(key)) continue;
+      const slot = key !== undefined && run.isResident(index, hostCache) ? hostCache.blockOf(key) : undefined;
       // Chains come from the first block on, so what follows a hole is of no use.
-      if (slot === undefined) break;
-      // Its first block is claimed in any case, and so nobody computes what follows; the rest is looked for later.
-      if (found.length > 0 && this.#queued + found.length >= mostQueued) break;
-      found.push({ key, slot, index });
+      if (key === undefined || slot === undefined) return { inLine: index, isHole: true };
+      // The first block that it lacks has a place in any case, so that nobody computes what follows.
+      if (index > run.blocks.length && this.#queued >= mostQueued) return { inLine: index, isHole: false };
+      this.#enqueue(run, index, { key, slot, waiting });
     }
-    const [first] = found;
-    if (first !== undefined && this.#isComputedSooner(run, found.length, tokensBefore)) {
-      this.#wanted.set(run, { blocks: had, had });
-      return first.index;
-    }
-    const waiting = { requesters: new Set([requester]), runs: new Set([run]) };
-    for (const block of found) this.#enqueue(run, block, waiting);
-    this.#wanted.set(run, { blocks: index, had });
-    return index;
+    return { inLine: end, isHole: false };
   }
 
-  #enqueue(run: LackingRun, { key, slot, index }: Found, waiting: Waiting): void {
+  #enqueue(run: LackingRun, index: number, parts: Pick<Load, "key" | "slot" | "waiting">): void {
     const { rootKey } = run.plan;
     const previousKey = index === 0 ? rootKey : (run.keyAt(index - 1) ?? rootKey);
-    this.#options.hostCache.retain(slot);
-    const load: Load = { key, previousKey, rootKey, owner: run.owner, slot, waiting };
-    this.#loads.set(key, load);
+    this.#options.hostCache.retain(parts.slot);
+    const load: Load = { ...parts, previousKey, rootKey, owner: run.owner };
+    this.#loads.set(load.key, load);
     this.#queues.getOrInsertComputed(run.owner.number, () => []).push(load);
     this.#queued += 1;
   }
 
+  /** Blocks of a tenant that wait, in the line or behind it. */
+  #waitingOf(owner: number): number {
+    return (this.#queues.get(owner)?.length ?? 0) + (this.#behind.get(owner) ?? 0);
+  }
+
   /**
-   * Whether so many more blocks of the run would take longer to come than to compute. Beside decodes what is computed
-   * costs more than its own time, because every stream waits for it in its step.
+   * Whether so many more blocks of the run would take longer to come than to compute, with all that stands against them.
+   * Beside decodes what is computed costs more than its own time, because every stream waits for it in its step.
    */
-  #isComputedSooner({ owner }: LackingRun, blocks: number, tokensBefore: number): boolean {
-    const own = (this.#queues.get(owner.number)?.length ?? 0) + blocks;
+  #isComputedSooner({ owner }: LackingRun, blocks: number, tokensAgainst: number): boolean {
+    const own = this.#waitingOf(owner.number) + blocks;
     // Tenants are served in turn: of each other tenant at most as many come before these.
     let before = this.#loads.size - this.#queued;
-    for (const [number, { length }] of this.#queues) if (number !== owner.number) before += Math.min(own, length);
-    const tokens = tokensBefore + blocks * this.#options.blockTokens;
+    for (const other of new Set([...this.#queues.keys(), ...this.#behind.keys()])) {
+      if (other !== owner.number) before += Math.min(own, this.#waitingOf(other));
+    }
+    const tokens = tokensAgainst + blocks * this.#options.blockTokens;
     const price = this.#options.isDecoding() ? priceBesideDecodes : 1;
     return (before + own) * this.#blockMs.each > tokens * this.tokenCost.each * price;
   }
@@ -213,7 +250,7 @@ export class HostLoads {
       hostCache.retain(slot);
       hostCache.release(slot);
     }
-    this.#wanted.set(run, { blocks: 0, had: 0 });
+    this.#wanted.set(run, nothingKnown);
     if (openRun !== undefined) return;
     for (const index of run.blocks.keys()) {
       const key = run.keyAt(index);
@@ -316,6 +353,6 @@ export class HostLoads {
   }
 
   #lookAgain(run: LackingRun): void {
-    if (this.#wanted.has(run)) this.#wanted.set(run, { blocks: 0, had: 0 });
+    if (this.#wanted.has(run)) this.#wanted.set(run, nothingKnown);
   }
 }
