@@ -21,6 +21,7 @@ import { kvBytesPerBlock } from "../../worker/backend/cuda/pool.ts";
 import { parseModelConfig } from "../../worker/model/config.ts";
 import { SpanTexts } from "../bench/support/prompts.ts";
 import { median } from "../bench/support/stats.ts";
+import { metricsText } from "../support/operator.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { assertThat, Report } from "./report.ts";
 
@@ -38,6 +39,8 @@ type Source = ChatAnswer["spangate"]["spans"][number]["source"];
 interface Asked {
   readonly text: string;
   readonly ttftMs: number;
+  /** Of these, what the worker took: from its taking the request to its first token. */
+  readonly workerMs: number;
   /** How many spans came from where. */
   readonly sources: ReadonlyMap<Source, number>;
 }
@@ -72,8 +75,8 @@ const env = {
   SPANGATE_KV_DISK_BYTES: String(8 * storeCount * setBytes),
 };
 
-const start = (): Promise<TestServer> =>
-  startTestServer({ dataDir, env, onLog: (text) => void process.stderr.write(text) });
+const start = (more: Record<string, string> = {}): Promise<TestServer> =>
+  startTestServer({ dataDir, env: { ...env, ...more }, onLog: (text) => void process.stderr.write(text) });
 
 async function openOwner(server: TestServer): Promise<Owner> {
   const tenant = await server.tenant("owner");
@@ -128,10 +131,23 @@ async function ask(server: TestServer, owner: Owner, store: Store, reuse = true)
   assertThat(spans.length === fragmentCount, `${spans.length} fragments were found for ${owner.id}`);
   const sources = new Map<Source, number>();
   for (const { source } of spans) sources.set(source, (sources.get(source) ?? 0) + 1);
-  return { text: answer.text, ttftMs: answer.clientTtftMs, sources };
+  return { text: answer.text, ttftMs: answer.clientTtftMs, workerMs: answer.spangate.ttft_ms, sources };
 }
 
-const wordsOf = ({ sources }: Asked): string => [...sources].map(([source, count]) => `${source} ${count}`).join(" ");
+function wordsOf({ sources, ttftMs, workerMs }: Asked): string {
+  const words = [...sources].map(([source, count]) => `${source} ${count}`).join(" ");
+  return `${words} (${ttftMs.toFixed(0)}, ${workerMs.toFixed(0)} ms)`;
+}
+
+/** What files were read and opened at, waits for turns included. */
+async function diskRate(server: TestServer): Promise<string> {
+  const text = await metricsText(server);
+  const of = (what: string): number =>
+    Number(
+      new RegExp(`kv_offload_tiering_read_${what}_total\\{.*tier="disk".*\\} (\\S+)`).exec(text)?.[1] ?? Number.NaN,
+    );
+  return report.figure("disk.GBPerSecond", of("bytes") / of("time") / 1e9);
+}
 
 /** Every span of every answer came from one of these places, and the text is the same each time. */
 function assertFrom(asked: readonly Asked[], allowed: readonly Source[], text: string): string {
@@ -152,6 +168,11 @@ function wordsOfAll(asked: readonly Asked[], allowed: readonly Source[], text: s
 
 function times(name: string, asked: readonly Asked[]): string {
   return report.figure(`${name}.ttftMs`, median(asked.map(({ ttftMs }) => ttftMs)));
+}
+
+/** A new process's first questions, each asked of one. */
+function firstQuestions(ask: () => Promise<Asked>): Promise<Asked[]> {
+  return series(ask, hasHost ? 3 : 2);
 }
 
 async function killed(server: TestServer): Promise<void> {
@@ -193,14 +214,16 @@ async function run(): Promise<void> {
         return `${wordsOfAll(asked, ["host", "device"], text)}; ${times("host", asked)}, ${overComputed}`;
       });
     }
+    let restartedMs = Number.NaN;
     await report.check("from files, after kill -9", async () => {
-      const asked = await series(async () => {
+      const asked = await firstQuestions(async () => {
         await killed(server);
         server = await start();
         return await ask(server, owner, last);
-      }, 2);
+      });
+      restartedMs = median(asked.map(({ ttftMs }) => ttftMs));
       const words = wordsOfAll(asked, ["disk", "host", "device"], text);
-      const overComputed = report.figure("restarted.overComputed", median(asked.map((one) => one.ttftMs)) / computedMs);
+      const overComputed = report.figure("restarted.overComputed", restartedMs / computedMs);
       return `${words}; ${times("restarted", asked)}, ${overComputed}`;
     });
     await report.check("from files that were read after the start", async () => {
@@ -214,7 +237,7 @@ async function run(): Promise<void> {
         asked = await ask(server, owner, last);
       } while (asked.sources.has("computed") && seconds < 12);
       assertThat(asked.sources.has("disk"), `nothing was read: ${wordsOf(asked)}`);
-      return `${assertFrom([asked], ["disk", "host", "device"], text)}; ${times("disk", [asked])}`;
+      return `${assertFrom([asked], ["disk", "host", "device"], text)}; ${times("disk", [asked])}, ${await diskRate(server)}`;
     });
     await report.check("computed, after the deletion of its texts and their return", async () => {
       const client = new HttpClient({ url: server.url, apiKey: owner.apiKey });
@@ -223,6 +246,21 @@ async function run(): Promise<void> {
       const asked = await ask(server, owner, last);
       assertThat(asked.sources.size === 1 && asked.sources.has("computed"), `spans came from ${wordsOf(asked)}`);
       return `${wordsOf(asked)}; ${times("deleted", [asked])}; ${asked.text === text ? "the same" : "another"} text`;
+    });
+    await report.check("after kill -9, without files", async () => {
+      const asked = await firstQuestions(async () => {
+        await killed(server);
+        server = await start({ SPANGATE_KV_DISK_BYTES: "0" });
+        return await ask(server, owner, last);
+      });
+      const isComputed = asked.every(({ sources }) => sources.size === 1 && sources.has("computed"));
+      assertThat(isComputed, `spans came from ${asked.map(wordsOf).join("; ")}`);
+      const words = `${asked.map(wordsOf).join("; ")}; ${times("first", asked)}`;
+      const ratio = restartedMs / median(asked.map(({ ttftMs }) => ttftMs));
+      const overFirst = report.figure("restarted.overFirst", ratio);
+      // A part that is loaded never makes the first question later than computing all of it would.
+      assertThat(!hasHost || ratio < 1.05, `${words}, ${overFirst}`);
+      return `${words}, ${overFirst}`;
     });
   } finally {
     await server[Symbol.asyncDispose]();

@@ -4,6 +4,7 @@ import type { BlockPool } from "../../worker/cache/block-pool.ts";
 import type { PrefixCache } from "../../worker/cache/prefix-cache.ts";
 import type { KvObject } from "../../worker/contract/kv-object.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { StepGaps } from "../../worker/tiers/disk-tier.ts";
 import { Cost, LoadQueue } from "../../worker/tiers/load-queue.ts";
 import { Loads } from "../../worker/tiers/loads.ts";
 import type { LackingRun } from "../../worker/tiers/requester.ts";
@@ -106,8 +107,9 @@ describe("of eight files of which one is loaded while two are computed", () => {
   const fileMs = (3 * 4_096) / 200_000;
 
   /** @returns how many of the files are loaded for a request that lacks them all */
-  function loadedOf(slowness: number): number {
+  function loadedOf(slowness: number, sharesProcessor = true): number {
     const loads = new Loads({
+      sharesProcessor,
       ...{ shape: { modelDigest: "", blockTokens: fileTokens, blocks }, slowness: () => slowness },
       ...{ mover: { format: blocks, pack: () => undefined, unpack: () => undefined } },
       pool: { availableCount: 0 } as BlockPool,
@@ -131,4 +133,38 @@ describe("of eight files of which one is loaded while two are computed", () => {
     expect(loadedOf(1.9)).toBe(fileCount);
     expect(loadedOf(2.1)).toBe(0);
   });
+
+  test("beside a device all are loaded where that is sooner, and otherwise those that are there by the time that the others are computed", () => {
+    expect(loadedOf(1.9, false)).toBe(fileCount);
+    // A file takes twice as long as what it holds takes to compute: three take as long as six, and five are computed.
+    expect(loadedOf(4, false)).toBe(3);
+    expect(loadedOf(100, false)).toBe(0);
+  });
 });
+
+describe("turns of work on files while a step runs", () => {
+  /** @returns whether a turn came before the step's end, and whether after it */
+  async function turnsOf(sharesProcessor: boolean, isDecoding: boolean): Promise<readonly boolean[]> {
+    const gaps = new StepGaps({ sharesProcessor, isDecoding: () => isDecoding });
+    gaps.begin();
+    let hasTurn = false;
+    void gaps
+      .slices(() => false)(1)
+      ?.then(() => {
+        hasTurn = true;
+      });
+    for (let round = 0; round < 5; round++) await nextRound();
+    const during = hasTurn;
+    gaps.rest();
+    await nextRound();
+    return [during, hasTurn];
+  }
+
+  test("come at once where a device computes prompts, and wait for its end where tokens or the processor would", async () => {
+    expect(await turnsOf(false, false)).toEqual([true, true]);
+    expect(await turnsOf(false, true)).toEqual([false, true]);
+    expect(await turnsOf(true, false)).toEqual([false, true]);
+  });
+});
+
+const nextRound = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));

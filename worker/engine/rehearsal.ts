@@ -10,7 +10,7 @@ import { greedySampling } from "../contract/greedy-sampling.ts";
 import type { PlanRun, SegmentRef, SubmitMessage } from "../contract/messages.ts";
 import { nobody } from "../contract/owners.ts";
 import type { BlockKey } from "../contract/units.ts";
-import type { EngineOptions } from "./limits.ts";
+import { defaultEngineLimits, type EngineOptions } from "./limits.ts";
 import { Engine } from "./loop.ts";
 
 const spanCount = 32;
@@ -43,17 +43,15 @@ export async function rehearse({ backend, limits, clock }: EngineOptions): Promi
   }
 }
 
-/** Rows that a device computes at about its best rate. */
-const timedTokens = 2_048;
-
 /**
- * What a prompt takes to compute, which is weighed against loading from the first question on. A device does for the
- * first time much that it does faster later, so a prompt of the same length runs before.
+ * What a prompt of one whole step takes to compute, which is weighed against loading from the first question on. A device
+ * does for the first time much that it does faster later, so a prompt of the same length runs before.
  * @returns undefined where no prompt fits
  */
 export async function timePrompt({ backend, limits, clock }: EngineOptions) {
   const { blockTokens, blockCount, contextTokens } = backend.shape;
-  const tokens = Math.min(timedTokens, contextTokens - 1, blockTokens * Math.floor(blockCount / 2));
+  const { stepTokens } = { ...defaultEngineLimits, ...limits };
+  const tokens = Math.min(stepTokens, contextTokens - 1, blockTokens * Math.floor(blockCount / 2));
   if (tokens < questionTokens) return undefined;
   const engine = new Engine({ backend, eosTokenIds: [], ...(limits && { limits }), clock, emit: () => undefined });
   let ms = 0;

@@ -31,17 +31,19 @@ const nextRound = (): Promise<void> => new Promise((resolve) => setImmediate(res
 
 /**
  * Sealing and opening files takes the same thread as the steps of the model, so it has its turns between steps: a small
- * part of the time that steps take, or all of it while none runs.
+ * part of the time that steps take, or all of it while none runs. Where a device computes, the thread has nothing to do
+ * while a step of prompts runs, which is long: only streams of tokens would feel a turn, and without them there is no bound.
  */
 export class StepGaps {
   readonly #waiting: Waiter[] = [];
   readonly #urgentPart: number;
+  readonly #isBounded: () => boolean;
   #isStepping = false;
   #leftMs = 0;
 
-  /** @param sharesProcessor whether the processor that opens files computes the steps too */
-  constructor(sharesProcessor: boolean) {
+  constructor({ sharesProcessor, isDecoding }: Pick<DiskTierOptions, "sharesProcessor" | "isDecoding">) {
     this.#urgentPart = sharesProcessor ? urgentPart.onProcessor : urgentPart.besideDevice;
+    this.#isBounded = () => this.#isStepping && (sharesProcessor || isDecoding());
   }
 
   /** How many times as long as alone urgent work takes while steps follow each other. */
@@ -87,7 +89,7 @@ export class StepGaps {
   }
 
   #turn(isUrgent: boolean): Promise<void> {
-    if (!this.#isStepping) return nextRound();
+    if (!this.#isBounded()) return nextRound();
     return new Promise((resolve) => this.#waiting.push({ isUrgent, resolve }));
   }
 }
@@ -121,7 +123,7 @@ export class DiskTier {
 
   constructor({ mover, modelDigest, blockTokens, isDecoding, ...parts }: DiskTierOptions) {
     const shape = { modelDigest, blockTokens, blocks: mover.format };
-    const gaps = new StepGaps(parts.sharesProcessor);
+    const gaps = new StepGaps({ ...parts, isDecoding });
     this.gaps = gaps;
     this.format = mover.format;
     const nowMs = () => performance.now();

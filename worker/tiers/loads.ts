@@ -4,9 +4,9 @@
  * between two steps and at once, it is copied into a block that was free, stored and released. So no block is held while
  * anything is waited for, and no step in flight has one that a load writes. Requests take the block out of what was
  * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty. What is
- * computed sooner than it would be loaded is computed: both are measured. Files are opened by the thread that begins the
- * steps and have a small part of its time while steps run, so nothing is gained by computing a part meanwhile, not even
- * on a device: all that a request lacks is weighed together.
+ * computed sooner than it would be loaded is computed: both are measured. Where the processor that opens files computes
+ * too, nothing is gained by computing a part meanwhile: all that requests lack is weighed together. Beside a device a part
+ * is also loaded if it is there by the time that the others are computed.
  */
 import * as systemFiles from "node:fs/promises";
 import type { BlockMover } from "../backend/backend.ts";
@@ -27,6 +27,8 @@ import type { LackingRun, Requester } from "./requester.ts";
 import { Unasked } from "./unasked.ts";
 
 export interface LoadsOptions extends LoadCostsOptions {
+  /** Whether the processor that opens files computes the steps too, as on a CPU. */
+  readonly sharesProcessor: boolean;
   readonly shape: ObjectShape;
   readonly mover: BlockMover;
   readonly pool: BlockPool;
@@ -56,6 +58,14 @@ interface Load extends QueuedLoad {
 interface Reading {
   readonly load: Load;
   readonly reader: Promise<ObjectReader>;
+}
+
+/** In blocks of a run. */
+interface Wanted {
+  /** Blocks before this one are there or come. */
+  readonly end: number;
+  /** How many of those come from files. */
+  readonly loaded: number;
 }
 
 /** Files are read before their turn comes: so many, and so many bytes. */
@@ -162,13 +172,16 @@ export class Loads {
       this.#faults.note();
     }
     if (this.#byLastKey.size === 0 || this.#faults.isResting) return;
-    let tokens = 0;
+    const { sharesProcessor, shape } = this.#options;
+    let [loadedTokens, computedTokens] = [0, 0];
     for (const requester of requesters) {
       for (const run of requester.runs) {
         if (run.complete) continue;
-        const had = run.blocks.length;
-        const come = run.keyed ? this.#wantRun(requester, run, tokens) : had;
-        tokens += (come - had) * this.#options.shape.blockTokens;
+        const against = sharesProcessor ? loadedTokens : Math.max(loadedTokens, computedTokens);
+        const nothing = { end: run.blocks.length, loaded: 0 };
+        const { end, loaded } = run.keyed ? this.#wantRun(requester, run, against) : nothing;
+        loadedTokens += loaded * shape.blockTokens;
+        computedTokens += (run.blockCount - end) * shape.blockTokens;
       }
     }
     this.#start();
@@ -177,12 +190,12 @@ export class Loads {
   /**
    * Each part of a run goes where it is there sooner: to the loads, or to be computed. What follows a part that is
    * computed is computed too, since chains load from the first block on.
-   * @param tokens of other runs that are loaded before, and could be computed instead
-   * @returns how many of the run's blocks are there or come
+   * @param tokens of other runs that are loaded before, and could be computed instead, or are computed meanwhile
    */
-  #wantRun(requester: Requester, run: LackingRun, tokens: number): number {
+  #wantRun(requester: Requester, run: LackingRun, tokens: number): Wanted {
     const { blockTokens } = this.#options.shape;
     const have = run.blocks.length;
+    let loaded = 0;
     let end = extentBlocks * Math.floor(have / extentBlocks);
     for (let first = end; first < run.blockCount; first = end) {
       end = Math.min(first + extentBlocks, run.blockCount);
@@ -190,7 +203,7 @@ export class Loads {
       const object = lastKey === undefined ? undefined : this.#byLastKey.get(lastKey);
       const fits = object?.rootKey === run.plan.rootKey && object.position === run.plan.position + first * blockTokens;
       const stop = Math.max(first, have);
-      if (object === undefined || !fits || this.#faults.isGivenUp(object.id)) return stop;
+      if (object === undefined || !fits || this.#faults.isGivenUp(object.id)) return { end: stop, loaded };
       // Loads that go to the host's memory bring it there once; from there it comes without them.
       if (this.#hasAll(run, first, object)) continue;
       const known = this.#open.get(object.id);
@@ -199,16 +212,17 @@ export class Loads {
         // One that nobody asked for may be among those ahead.
         const more = this.#ahead.some(({ load }) => load === known) ? 0 : bytes;
         const waitMs = this.costs.loadMs(this.#queue.bytesBefore(run.owner) + this.#bytesAhead + more);
-        const against = tokens + (end - have) * blockTokens;
-        if (waitMs > this.costs.computeMs(against)) return stop;
+        const against = tokens + (loaded + end - stop) * blockTokens;
+        if (waitMs > this.costs.computeMs(against)) return { end: stop, loaded };
         const load = known ?? this.#enqueue(object, run.owner, bytes);
         load.claims = keysOf(run, first, end);
         for (const key of load.claims) this.#claimed.add(key);
         load.deadlineMs = this.#options.nowMs() + Math.max(leastPatienceMs, 2 * waitMs);
       }
       this.#ask(object.id, requester);
+      loaded += end - stop;
     }
-    return run.blockCount;
+    return { end: run.blockCount, loaded };
   }
 
   /** Chains go from their tails, so what has both ends has all. */
