@@ -2,8 +2,9 @@
  * Starts garbage collections as soon as the process has grown. Left alone, JavaScriptCore lets a heap of 40 MiB grow to
  * three times its size before it collects. Collections run beside the event loop. While the process is larger than the
  * last collection of all objects left it, young objects are collected again and again, which is cheap. If it stays
- * larger, the garbage is old, and all objects are collected. Large files are ingested only while there is room: the
- * memory of garbage goes back to the system some time after it was collected.
+ * larger, the garbage is old, and all objects are collected, and again after a while: what was live under a long request
+ * is garbage after it. Large files are ingested only while there is room: the memory of garbage goes back to the system
+ * some time after it was collected.
  */
 import { edenGC, heapSize } from "bun:jsc";
 import { holdLongWork } from "../base/pace.ts";
@@ -38,6 +39,11 @@ export interface MemoryWatchOptions {
   readonly usual: Rhythm;
   /** Milliseconds after which a collection of all objects has ended and has given memory back. */
   readonly allMs: number;
+  /**
+   * Milliseconds from a collection of all objects to the next one if the process does not grow, then twice as many each
+   * time. So the garbage of a request goes no later after its end than as long as the request took, or this long.
+   */
+  readonly againMs: number;
 }
 
 export class MemoryWatch {
@@ -48,6 +54,8 @@ export class MemoryWatch {
   /** When the running collection of all objects began, and the least memory in use since then. */
   #all: { readonly begunMs: number; leastBytes: number } | undefined;
   #grownSinceMs: number | undefined;
+  /** When all objects are collected next, though the process did not grow, and how long that is after the last time. */
+  #again: { readonly atMs: number; readonly delayMs: number } | undefined;
   #lookedMs = Number.NEGATIVE_INFINITY;
   #workedMs = Number.NEGATIVE_INFINITY;
   #isHeld = false;
@@ -79,7 +87,7 @@ export class MemoryWatch {
   }
 
   #lookAt(now: number): boolean {
-    const { residentBytes, collectYoung, collectAll, collectBytes, holdBytes, youngMs, busy, usual } = this.#options;
+    const { residentBytes, collectYoung, collectBytes, holdBytes, youngMs, againMs, busy, usual } = this.#options;
     const bytes = residentBytes();
     this.#lowerFloor(now, bytes);
     const growth = bytes - this.#floorBytes;
@@ -88,18 +96,24 @@ export class MemoryWatch {
     const { youngEveryMs, oldMs } = isBusy ? busy : usual;
     if (growth <= collectBytes) {
       this.#grownSinceMs = undefined;
+      if (this.#again !== undefined && now >= this.#again.atMs) this.#collectAll(now, bytes, 2 * this.#again.delayMs);
       return false;
     }
     this.#grownSinceMs ??= now;
     if (this.#all === undefined && now - this.#grownSinceMs >= oldMs) {
-      this.#all = { begunMs: now, leastBytes: bytes };
-      this.#youngBegunMs = now;
-      collectAll();
+      this.#collectAll(now, bytes, againMs);
     } else if (now - this.#youngBegunMs >= youngEveryMs) {
       this.#youngBegunMs = now;
       collectYoung();
     }
     return growth > holdBytes && now - this.#youngBegunMs < youngMs;
+  }
+
+  #collectAll(now: number, bytes: number, againMs: number): void {
+    this.#all = { begunMs: now, leastBytes: bytes };
+    this.#youngBegunMs = now;
+    this.#again = { atMs: now + againMs, delayMs: againMs };
+    this.#options.collectAll();
   }
 
   #lowerFloor(now: number, bytes: number): void {
@@ -118,7 +132,15 @@ export class MemoryWatch {
 const mib = 2 ** 20;
 const lookEveryMs = 20;
 const bounds = {
-  ...{ lookMs: 4, collectBytes: 12 * mib, holdBytes: 24 * mib, tightBytes: 28 * mib, youngMs: 15, allMs: 1_000 },
+  ...{
+    lookMs: 4,
+    collectBytes: 12 * mib,
+    holdBytes: 24 * mib,
+    tightBytes: 28 * mib,
+    youngMs: 15,
+    allMs: 1_000,
+    againMs: 4_000,
+  },
   busy: { youngEveryMs: 30, oldMs: 400 },
   usual: { youngEveryMs: 120, oldMs: 2_000 },
 };

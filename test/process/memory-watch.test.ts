@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { fileURLToPath } from "node:url";
-import { MemoryWatch } from "../../gateway/process/memory-watch.ts";
+import { MemoryWatch, type MemoryWatchOptions } from "../../gateway/process/memory-watch.ts";
 
 const bounds = {
-  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, tightBytes: 25, youngMs: 20, allMs: 60 },
+  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, tightBytes: 25, youngMs: 20, allMs: 60, againMs: 1_000 },
   busy: { youngEveryMs: 40, oldMs: 80 },
   usual: { youngEveryMs: 60, oldMs: 110 },
 };
@@ -12,7 +12,7 @@ const bounds = {
  * Looks ten milliseconds apart at so many resident bytes: "y" a collection of young objects begins, "a" one of all
  * objects, "h" long work waits, "." none of these.
  */
-function looks(bytes: readonly number[], isWork = true): string {
+function looks(bytes: readonly number[], isWork = true, changed: Partial<MemoryWatchOptions> = {}): string {
   let [at, marks] = [0, ""];
   const mark = (text: string): void => {
     marks += text;
@@ -23,6 +23,7 @@ function looks(bytes: readonly number[], isWork = true): string {
     collectAll: () => mark("a"),
     nowMs: () => at * 10,
     ...bounds,
+    ...changed,
   });
   for (at = 0; at < bytes.length; at++) {
     const before = marks;
@@ -53,6 +54,11 @@ test("what stays is collected with all objects, and what that leaves is what lat
 
 test("what all collections leave is live: no more begin for it", () => {
   expect(looks([100, ...Array<number>(30).fill(115)])).toBe(`.y...y...a...y${".".repeat(17)}`);
+});
+
+test("what was live under a long request is collected again after it, each time twice as late", () => {
+  const marks = looks([100, ...Array<number>(60).fill(115)], true, { againMs: 100 });
+  expect(marks).toBe(`.y...y...a...y${".".repeat(5)}a${".".repeat(19)}a${".".repeat(21)}`);
 });
 
 test("a process that shrinks is measured by what it shrank to", () => {
