@@ -18,63 +18,69 @@ export interface BulkLine {
 
 /** The queries of a body. Each is read when it is asked for: ten thousand trees take many times the memory of their text. */
 export class BulkLines {
-  readonly #text: string;
-  /** Where each query's line begins, and its number in the body. */
-  readonly #starts: number[] = [];
+  readonly #lines: string[] = [];
+  /** Each query's line number in the body. */
   readonly #lineNumbers: number[] = [];
 
-  constructor(text: string) {
-    this.#text = text;
-  }
-
   get length(): number {
-    return this.#starts.length;
+    return this.#lines.length;
   }
 
-  add(start: number, lineNumber: number): void {
-    this.#starts.push(start);
+  add(line: string, lineNumber: number): void {
+    this.#lines.push(line);
     this.#lineNumbers.push(lineNumber);
   }
 
   /** @throws RangeError when there is no such query */
   at(index: number): BulkLine {
-    const start = this.#starts[index];
-    if (start === undefined) throw new RangeError(`no query ${index}`);
-    return { index, ...readLine(lineAt(this.#text, start), String(this.#lineNumbers[index])) };
+    const line = this.#lines[index];
+    if (line === undefined) throw new RangeError(`no query ${index}`);
+    return { index, ...readLine(line, String(this.#lineNumbers[index])) };
   }
 }
 
 /**
  * Finds the lines with a query: all but blank ones. What is wrong with one of them is found when it is read.
+ * @param pieces of the body's text, cut anywhere: a body has 16 MiB, which are not copied into one text
  * @throws ApiError when the whole body is no bulk request: it has no line, too many lines, or an id twice
  */
-export async function findBulkLines(text: string, signal: AbortSignal): Promise<BulkLines> {
-  const lines = new BulkLines(text);
+export async function findBulkLines(pieces: readonly string[], signal: AbortSignal): Promise<BulkLines> {
+  const lines = new BulkLines();
   const lineOfId = new Map<string, number>();
   const pace = new Pace();
-  for (let start = 0, lineNumber = 1; start <= text.length; lineNumber++) {
+  let lineNumber = 0;
+  for (const line of linesOf(pieces)) {
     if (await pace.breathe()) await memoryRoom(signal);
     if (signal.aborted) throw signal.reason;
-    const line = lineAt(text, start);
-    if (line.trim() !== "") {
-      if (lines.length === limits.bulkLines) {
-        throw new ApiError("invalid_request", { message: `The body may have at most ${limits.bulkLines} queries.` });
-      }
-      const id = idOfLine(line, String(lineNumber));
-      const earlier = lineOfId.get(id);
-      if (earlier !== undefined) throw repeatedId(lineNumber, id, earlier);
-      lineOfId.set(id, lineNumber);
-      lines.add(start, lineNumber);
+    lineNumber += 1;
+    if (line.trim() === "") continue;
+    if (lines.length === limits.bulkLines) {
+      throw new ApiError("invalid_request", { message: `The body may have at most ${limits.bulkLines} queries.` });
     }
-    start += line.length + 1;
+    const id = idOfLine(line, String(lineNumber));
+    const earlier = lineOfId.get(id);
+    if (earlier !== undefined) throw repeatedId(lineNumber, id, earlier);
+    lineOfId.set(id, lineNumber);
+    lines.add(line, lineNumber);
   }
   if (lines.length === 0) throw new ApiError("invalid_request", { message: "The body has no line with a query." });
   return lines;
 }
 
-function lineAt(text: string, start: number): string {
-  const end = text.indexOf("\n", start);
-  return text.slice(start, end < 0 ? text.length : end);
+/** The text between line breaks. A line within a piece shares its memory. */
+function* linesOf(pieces: readonly string[]): Generator<string> {
+  let parts: string[] = [];
+  for (const piece of pieces) {
+    let start = 0;
+    for (let end = piece.indexOf("\n"); end >= 0; end = piece.indexOf("\n", start)) {
+      parts.push(piece.slice(start, end));
+      yield parts.join("");
+      parts = [];
+      start = end + 1;
+    }
+    parts.push(piece.slice(start));
+  }
+  yield parts.join("");
 }
 
 function repeatedId(lineNumber: number, id: string, earlier: number): ApiError {

@@ -12,7 +12,7 @@ import type { BulkRecord, BulkResults } from "../../execute/bulk/bulk-results.ts
 import { tokenCounts } from "../generation/report.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { logFailure } from "../middleware/every-request.ts";
-import { useText } from "../transport/body.ts";
+import { useTextPieces } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -133,7 +133,7 @@ async function readLines(c: Context<AppEnv>): Promise<BulkLines> {
   if (!contentTypes.test(c.req.header("content-type") ?? "")) {
     throw new ApiError("unsupported_media_type", { message: "Send JSON lines as application/x-ndjson." });
   }
-  return await useText(c, limits.bulkBodyBytes, (text) => findBulkLines(text, c.req.raw.signal));
+  return await useTextPieces(c, limits.bulkBodyBytes, (pieces) => findBulkLines(pieces, c.req.raw.signal));
 }
 
 /** First and last line of the answer; result lines have no `bulk`. */

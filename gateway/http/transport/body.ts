@@ -192,14 +192,15 @@ export async function readTextPieces(
 }
 
 /**
- * Gives the body as text to `use`. When `use` has ended, the text no longer counts as held in memory.
+ * Gives the body's text to `use`, in the pieces in which it came. When `use` has ended, the text no longer counts as held
+ * in memory.
  * @param look at each piece as it comes
  * @throws ApiError as `readTextPieces` does
  */
-export async function useText<Result>(
+export async function useTextPieces<Result>(
   context: BodyContext,
   maxBytes: number,
-  use: (text: string) => Result | Promise<Result>,
+  use: (pieces: string[]) => Result | Promise<Result>,
   look: (piece: string) => void = () => undefined,
 ): Promise<Result> {
   const pieces: string[] = [];
@@ -210,14 +211,27 @@ export async function useText<Result>(
       pieces.push(piece);
     });
     budget?.takeParsed(byteCount);
-    const text = pieces.join("");
-    // The pieces would otherwise be kept beside the text for as long as it is used.
-    pieces.length = 0;
-    await yieldIfLong(byteCount);
-    return await use(text);
+    return await use(pieces);
   } finally {
     budget?.releaseBody();
   }
+}
+
+/** `useTextPieces`, with the text whole. */
+export async function useText<Result>(
+  context: BodyContext,
+  maxBytes: number,
+  use: (text: string) => Result | Promise<Result>,
+  look?: (piece: string) => void,
+): Promise<Result> {
+  const useWhole = async (pieces: string[]): Promise<Result> => {
+    const text = pieces.join("");
+    // The pieces would otherwise be kept beside the text for as long as it is used.
+    pieces.length = 0;
+    await yieldIfLong(text.length);
+    return await use(text);
+  };
+  return await useTextPieces(context, maxBytes, useWhole, look);
 }
 
 type BodyPiece = Uint8Array<ArrayBuffer>;

@@ -39,7 +39,7 @@ class LetterRunner implements BulkRunner {
 async function makeJob(texts: readonly string[], fields: Partial<BulkJob> = {}) {
   const runner = new LetterRunner();
   const lines = await findBulkLines(
-    texts.map((text) => (text === "bad" ? "{" : JSON.stringify({ query: { user: text } }))).join("\n"),
+    texts.map((text) => `${text === "bad" ? "{" : JSON.stringify({ query: { user: text } })}\n`),
     new AbortController().signal,
   );
   const results = new BulkResults({
