@@ -6,6 +6,7 @@
 import { z } from "zod";
 import { type Experts, expertFields, parseExperts } from "./experts.ts";
 import {
+  type Activation,
   type Architecture,
   type Family,
   families,
@@ -32,6 +33,10 @@ export interface ModelConfig {
   readonly tiedEmbeddings: boolean;
   /** Qwen2, GLM: q, k and v have a bias. */
   readonly qkvBias: boolean;
+  /** gpt-oss: the projection behind attention has one too. */
+  readonly outputBias: boolean;
+  /** gpt-oss: each head has a sink. */
+  readonly sinks: boolean;
   /** RMSNorm of q and k before RoPE: Qwen3 over each head, OLMo 2 over all heads of a row together. */
   readonly qkNorm: QkNorm | undefined;
   /** The norms that a layer has, by their stored names. */
@@ -48,7 +53,10 @@ export interface ModelConfig {
   readonly experts: Experts | undefined;
   /** Gemma: an RMSNorm multiplies by 1 + w. */
   readonly normsAddOne: boolean;
-  readonly activation: "silu" | "gelu";
+  readonly activation: Activation;
+  /** Gemma 2: scores x of attention become c tanh(x / c), and so do logits. */
+  readonly scoreCap: number | undefined;
+  readonly logitCap: number | undefined;
   /** Factor of the attention scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
   readonly softmaxScale: number;
   /**
@@ -83,6 +91,7 @@ const schema = z.looseObject({
   hidden_act: z.string().nullish(),
   hidden_activation: z.string().nullish(),
   attention_bias: z.boolean().nullish(),
+  attention_out_bias: z.boolean().nullish(),
   mlp_bias: z.boolean().nullish(),
   use_bias: z.boolean().nullish(),
   ...windowFields,
@@ -103,8 +112,11 @@ const schema = z.looseObject({
   residual_multiplier: multiplier.default(1),
   logits_scaling: multiplier.default(1),
   query_pre_attn_scalar: z.number().positive().max(1e6).nullish(),
-  attn_logit_softcapping: z.number().nullish(),
-  final_logit_softcapping: z.number().nullish(),
+  attn_logit_softcapping: z.number().positive().max(1e6).nullish(),
+  final_logit_softcapping: z.number().positive().max(1e6).nullish(),
+  swiglu_limit: z.number().nullish(),
+  swiglu_alpha: z.number().nullish(),
+  clip_qkv: z.number().nullish(),
   use_bidirectional_attention: z.boolean().nullish(),
   dtype: z.string().nullish(),
   torch_dtype: z.string().nullish(),
@@ -121,7 +133,7 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
   const parsed = schema.safeParse(json);
   if (!parsed.success) throw fieldError(parsed.error, file);
   const raw = parsed.data;
-  const quantization = quantizationOf(raw, file);
+  const stored = quantizationOf(raw, file);
   const refuse: Refuse = (field, value) => {
     throw new ModelError(`${file}: "${field}" ${JSON.stringify(value)} is not supported for ${architecture}`);
   };
@@ -146,7 +158,8 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     vocabSize: raw.vocab_size,
     rmsNormEps: raw.rms_norm_eps,
     tiedEmbeddings: raw.tie_word_embeddings ?? family.defaultTied,
-    qkvBias: family.qkvBias === "always" || (family.qkvBias === "attention_bias" && raw.attention_bias !== false),
+    ...biases(raw, family),
+    sinks: family.sinks ?? false,
     qkNorm: family.qkNorm,
     layerNorms: family.layerNorms ?? llamaNorms,
     fusedQkv: family.fusedQkv ?? false,
@@ -154,9 +167,11 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     interleavedRope: family.interleavedRope ?? false,
     rope: parseRope(raw, family, headDim, file, refuse),
     window: parseWindow(raw, family, refuse),
-    experts: parseExperts(raw, family, file),
+    experts: parseExperts(raw, family, stored === "mxfp4", file),
     normsAddOne: family.normsAddOne ?? false,
     activation: family.activation ?? "silu",
+    scoreCap: family.caps && capOf(raw.attn_logit_softcapping, family.caps.scores),
+    logitCap: family.caps && capOf(raw.final_logit_softcapping, family.caps.logits),
     softmaxScale: family.multipliers ? raw.attention_multiplier : 1 / Math.sqrt(scoreSize(raw, family, headDim)),
     embeddingMultiplier: family.multipliers
       ? raw.embedding_multiplier
@@ -167,8 +182,22 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     logitsDivisor: family.multipliers ? raw.logits_scaling : 1,
     contextTokens: raw.max_position_embeddings,
     eosTokenIds: [raw.eos_token_id ?? []].flat(),
-    quantization,
+    quantization: stored === "mxfp4" ? undefined : stored,
   };
+}
+
+function biases(raw: RawConfig, { qkvBias, outputBias }: Family): Pick<ModelConfig, "qkvBias" | "outputBias"> {
+  const hasBias = raw.attention_bias !== false;
+  return {
+    qkvBias: qkvBias === "always" || (qkvBias === "attention_bias" && hasBias),
+    outputBias:
+      outputBias === "attention_out_bias" ? raw.attention_out_bias === true : outputBias !== undefined && hasBias,
+  };
+}
+
+/** null switches a cap off. */
+function capOf(given: number | null | undefined, byDefault: number): number | undefined {
+  return given === undefined ? byDefault : (given ?? undefined);
 }
 
 /** What of a model's layers no GPU computes so far, by name; undefined: GPUs compute all. */
@@ -178,6 +207,9 @@ export function cpuOnlyPart(config: ModelConfig): string | undefined {
   if (config.qkNorm === "projection") return "norms over all heads of q and k";
   if (config.layerNorms.afterAttention ?? config.layerNorms.afterMlp) return "norms behind attention or MLP";
   if (config.rope.sliding) return "two bases of RoPE";
+  if (config.sinks) return "sinks";
+  if (config.outputBias) return "a bias behind attention";
+  if (config.scoreCap !== undefined || config.logitCap !== undefined) return "caps of scores or logits";
   return config.activation === "silu" && !config.normsAddOne ? undefined : "the norms or the activation of a Gemma";
 }
 
@@ -195,7 +227,10 @@ function fieldError(error: z.ZodError, file: string, parent = ""): ModelError {
   return new ModelError(`${file}: "${parent}${issue?.path.join(".")}": ${issue?.message}`);
 }
 
-function quantizationOf({ quantization_config, quantization }: RawConfig, file: string): Quantization | undefined {
+function quantizationOf(
+  { quantization_config, quantization }: RawConfig,
+  file: string,
+): Quantization | "mxfp4" | undefined {
   const given = quantization_config ?? quantization;
   if (given == null) return undefined;
   return parseQuantization(given, quantization_config == null ? "quantization" : "quantization_config", file);
@@ -204,8 +239,10 @@ function quantizationOf({ quantization_config, quantization }: RawConfig, file: 
 function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void {
   refuseActivation(raw, family, refuse);
   for (const field of ["attn_logit_softcapping", "final_logit_softcapping"] as const) {
-    if (raw[field] != null) refuse(field, raw[field]);
+    if (raw[field] != null && !family.caps) refuse(field, raw[field]);
   }
+  if (raw.clip_qkv != null) refuse("clip_qkv", raw.clip_qkv);
+  if (raw.attention_out_bias && family.outputBias !== "attention_out_bias") refuse("attention_out_bias", true);
   if (raw.use_bidirectional_attention) refuse("use_bidirectional_attention", true);
   if (raw.attention_bias && !family.qkvBias) refuse("attention_bias", true);
   if (raw.mlp_bias) refuse("mlp_bias", true);
@@ -221,6 +258,10 @@ function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void
 
 /** A Gemma names its activation twice; the second name stands, as in transformers. */
 function refuseActivation(raw: RawConfig, { activation }: Family, refuse: Refuse): void {
+  if (activation === "clamped") {
+    if ((raw.swiglu_limit ?? 7) !== 7) refuse("swiglu_limit", raw.swiglu_limit);
+    if ((raw.swiglu_alpha ?? 1.702) !== 1.702) refuse("swiglu_alpha", raw.swiglu_alpha);
+  }
   if (activation === "gelu") {
     const named = raw.hidden_activation ?? "gelu_pytorch_tanh";
     if (named !== "gelu_pytorch_tanh") refuse("hidden_activation", named);
@@ -230,8 +271,8 @@ function refuseActivation(raw: RawConfig, { activation }: Family, refuse: Refuse
 }
 
 /** The square root of it divides the scores. */
-function scoreSize(raw: RawConfig, { defaultHeadDim }: Family, headDim: number): number {
-  return defaultHeadDim === undefined ? headDim : (raw.query_pre_attn_scalar ?? defaultHeadDim);
+function scoreSize(raw: RawConfig, { scoreSizeField }: Family, headDim: number): number {
+  return scoreSizeField ? (raw.query_pre_attn_scalar ?? 256) : headDim;
 }
 
 /** Of a Gemma: rounded to the type that the weights are stored in, as the model was trained with. */
@@ -246,7 +287,7 @@ function embeddingScale(raw: RawConfig): number {
 
 function parseRope(raw: RawConfig, family: Family, headDim: number, file: string, refuse: Refuse): RopeConfig {
   const outer = raw.rope_scaling ? "rope_scaling" : "rope_parameters";
-  const all = raw.rope_scaling ?? raw.rope_parameters ?? {};
+  const all = raw.rope_scaling ?? raw.rope_parameters ?? family.defaultRope ?? {};
   const nested = ["full_attention", "sliding_attention"].find((layerType) => layerType in all);
   if (nested !== undefined && family.slidingTheta === undefined) refuse(`${outer}.${nested}`, all[nested]);
   const place = nested === undefined ? outer : `${outer}.full_attention`;
@@ -275,6 +316,7 @@ function parseRope(raw: RawConfig, family: Family, headDim: number, file: string
       raw,
       family,
       nested === undefined ? {} : ropeOf(all, "sliding_attention", outer, file),
+      fields.rope_theta,
       refuse,
       rotaryDim,
     );
@@ -299,13 +341,15 @@ function slidingRotation(
   raw: RawConfig,
   { slidingTheta }: Family,
   given: RopeFields,
+  sharedTheta: unknown,
   refuse: Refuse,
   rotaryDim: number,
 ): Rotation | undefined {
   if (slidingTheta === undefined) return undefined;
   const named = given.rope_type ?? given.type ?? "default";
   if (named !== "default") refuse("rope_parameters.sliding_attention.rope_type", named);
-  return rotation("default", { rope_theta: given.rope_theta ?? raw.rope_local_base_freq ?? slidingTheta }, rotaryDim);
+  const theta = slidingTheta === "plain" ? sharedTheta : (raw.rope_local_base_freq ?? slidingTheta);
+  return rotation("default", { rope_theta: given.rope_theta ?? theta }, rotaryDim);
 }
 
 /**

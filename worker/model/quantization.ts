@@ -9,6 +9,7 @@
  *   fp8, without                  F8_E4M3, `weight_scale`, one for the tensor
  *   fbgemm_fp8                    F8_E4M3, `weight_scale`, one for each row
  *   compressed-tensors            F8_E4M3 or I8, `weight_scale`, by the strategy of its groups
+ *   mxfp4                         experts in 4 bits, as stored-form.ts and tensor-layout.ts describe them
  * Scales of inputs and of KV are not used: activations and KV keep more bits here than in 8-bit arithmetic.
  */
 import { z } from "zod";
@@ -25,6 +26,10 @@ export interface Quantization {
   readonly rowsPerScale: number;
   readonly columnsPerScale: number;
 }
+
+/** Weights of a block of MXFP4, which share a scale; two weights are a byte. */
+export const mxfp4Group = 32;
+export const mxfp4BlockBytes = mxfp4Group / 2;
 
 const blockSize = z.number().int().min(1).max(65_536);
 const block = z.tuple([blockSize, blockSize]);
@@ -62,9 +67,10 @@ const schema = z.discriminatedUnion("quant_method", [fp8Schema, fbgemmSchema, co
  * @param file named in errors
  * @throws ModelError naming the field that is not supported
  */
-export function parseQuantization(given: unknown, field: string, file: string): Quantization {
+export function parseQuantization(given: unknown, field: string, file: string): Quantization | "mxfp4" {
   const named = z.looseObject({ quant_method: z.string().optional(), bits: z.number().optional() }).safeParse(given);
   const { quant_method: method, bits } = named.data ?? {};
+  if (method === "mxfp4") return method;
   if (method !== "fp8" && method !== "fbgemm_fp8" && method !== "compressed-tensors") {
     const how = [method, bits === undefined ? undefined : `${bits} bits`].filter((word) => word !== undefined);
     throw unsupported(file, `"${field}"${how.length > 0 ? `: ${how.join(", ")}` : ""}`);
@@ -120,6 +126,6 @@ function ofGroup(weights: z.infer<typeof groupWeights>, field: string, file: str
 
 function unsupported(file: string, what: string): ModelError {
   return new ModelError(
-    `${file}: this quantisation is not supported (${what}); supported are 8-bit weights with scales, of the methods fp8, fbgemm_fp8 and compressed-tensors; else take the model's own folder, with bfloat16, float16 or float32 weights: on the CPU SPANGATE_WEIGHTS=int8 serves those in 8 bits`,
+    `${file}: this quantisation is not supported (${what}); supported are 8-bit weights with scales, of the methods fp8, fbgemm_fp8 and compressed-tensors, and mxfp4 of gpt-oss; else take the model's own folder, with bfloat16, float16 or float32 weights: on the CPU SPANGATE_WEIGHTS=int8 serves those in 8 bits`,
   );
 }

@@ -3,9 +3,9 @@
  * a weight is the product of its number and its scale, rounded to float32 once.
  */
 import { ModelError } from "./model-error.ts";
-import type { Quantization } from "./quantization.ts";
+import { mxfp4BlockBytes, type Quantization } from "./quantization.ts";
 import { type Dtype, readTensorBytes, type TensorInfo } from "./safetensors.ts";
-import type { PairedRows } from "./tensor-layout.ts";
+import type { PairedRows, Stack } from "./tensor-layout.ts";
 
 /** The scales of a stored matrix: one for each `rowsPerScale` rows and `columnsPerScale` columns. */
 export interface WeightScales {
@@ -18,21 +18,25 @@ export interface WeightScales {
   readonly firstRow: number;
 }
 
-/** A logical tensor's bytes in its file; the rows of each head may be stored in another order. */
+/** A logical tensor's bytes in its file, or those among which its rows are; rows may be stored in another order. */
 export interface StoredTensor extends TensorInfo {
   readonly pairedRows?: PairedRows | undefined;
   /** Set where 1 is added to each number. */
   readonly addsOne?: boolean | undefined;
   /** Set for 8-bit weights. */
   readonly scales?: WeightScales;
+  /** Set for blocks of MXFP4: their scales. */
+  readonly mxfp4Scales?: TensorInfo;
+  /** Set where the bytes are those of an expert, among whose rows the tensor's are. */
+  readonly stack?: Stack | undefined;
 }
 
 /** Floats without scales. */
 const floatTypes: ReadonlySet<Dtype> = new Set(["F32", "F16", "BF16"]);
 
 /** @throws ModelError when the tensor's numbers mean no weights */
-export function assertWeights({ file, dtype, scales }: StoredTensor): void {
-  if (floatTypes.has(dtype) || scales !== undefined) return;
+export function assertWeights({ file, dtype, scales, mxfp4Scales }: StoredTensor): void {
+  if (mxfp4Scales ? dtype === "U8" && mxfp4Scales.dtype === "U8" : floatTypes.has(dtype) || scales) return;
   throw new ModelError(
     `${file}: a weight has type ${dtype}; supported: F32, BF16, F16, and 8 bits as "quantization_config" says`,
   );
@@ -119,13 +123,50 @@ export function applyScales(values: Float32Array, tensor: StoredTensor, first = 
  * Whether each weight is a bfloat16 number as it stands: 8-bit numbers have at most 8 significant bits, as many as
  * bfloat16, and a power of two changes none of them.
  */
-export function holdsBfloat16({ dtype, scales }: StoredTensor): boolean {
+export function holdsBfloat16({ dtype, scales, mxfp4Scales }: StoredTensor): boolean {
+  if (mxfp4Scales) return true;
   return scales === undefined ? dtype === "BF16" : scales.values.every(isPlainPowerOfTwo);
 }
 
 /** A power of two, or zero, by which no 8-bit number leaves bfloat16's normal range: from 2^-100 to 2^100. */
 function isPlainPowerOfTwo(scale: number): boolean {
   return scale === 0 || (scale >= 2 ** -100 && scale <= 2 ** 100 && Number.isInteger(Math.log2(scale)));
+}
+
+/** A float with 2 bits of exponent and 1 of mantissa, by its 4 bits (OCP Microscaling Formats 1.0, table 5). */
+const e2m1Values = Float32Array.of(0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6);
+/** Of a scale's byte; a scale of 0 is 2^-127. */
+const e8m0Bias = 127;
+/** Greater scales are refused: their weights might leave bfloat16, and no model has them. 255 is no number. */
+const greatestMxfp4Scale = e8m0Bias + 100;
+
+/**
+ * Weights of MXFP4 in float32, exactly.
+ * @param blocks 16 bytes each, the weight with the lower index in the lower 4 bits
+ * @param scales a byte s for each block, which stands for 2^(s - 127)
+ * @throws ModelError for a scale that is no number, or beyond 2^100
+ */
+export function widenMxfp4(blocks: Uint8Array, scales: Uint8Array, file: string): Float32Array {
+  const bad = scales.findIndex((scale) => scale > greatestMxfp4Scale);
+  if (bad >= 0) throw new ModelError(`${file}: scale ${bad} of a tensor in mxfp4 is ${scales[bad]}, above 2^100`);
+  const values = new Float32Array(2 * blocks.length);
+  for (const [block, byte] of scales.entries()) {
+    const scale = 2 ** (byte - e8m0Bias);
+    for (let i = block * mxfp4BlockBytes; i < (block + 1) * mxfp4BlockBytes; i++) {
+      values[2 * i] = e2m1Values[blocks[i] & 15] * scale;
+      values[2 * i + 1] = e2m1Values[blocks[i] >> 4] * scale;
+    }
+  }
+  return values;
+}
+
+/** A logical tensor in float32, in stored order. */
+export function readStored(tensor: StoredTensor): Float32Array {
+  const bytes = readTensorBytes(tensor);
+  if (tensor.mxfp4Scales) return widenMxfp4(bytes, readTensorBytes(tensor.mxfp4Scales), tensor.file);
+  const values = widen(tensor.dtype, bytes);
+  applyScales(values, tensor);
+  return values;
 }
 
 /** Numbers of a row. */

@@ -10,11 +10,13 @@
  *                    self_attn.o_proj.weight [hidden, heads * headDim]
  *                    mlp.{gate,up}_proj.weight [ffn, hidden]   mlp.down_proj.weight [hidden, ffn]
  *                    or, in a layer with experts, mlp.router.weight [experts, hidden] and the same three of each expert E
- *                    as mlp.experts.E.…
+ *                    as mlp.experts.E.…, with .bias [experts], [ffn], [ffn] and [hidden] where the family has them
+ *                    self_attn.o_proj.bias [hidden] with outputBias   self_attn.sinks [heads] with sinks
  */
 import type { ModelConfig } from "./config.ts";
 import type { Experts } from "./experts.ts";
-import type { LayerNorms } from "./family.ts";
+import type { LayerNorms, StackedExperts } from "./family.ts";
+import { mxfp4BlockBytes, mxfp4Group } from "./quantization.ts";
 
 export interface TensorPlace {
   readonly shape: readonly number[];
@@ -25,6 +27,27 @@ export interface TensorPlace {
   readonly pairedRows?: PairedRows;
   /** Set where the logical tensor is what is stored and 1 more. */
   readonly addsOne?: boolean;
+  /** Set where it is stored together with those of other experts. */
+  readonly stack?: Stack;
+}
+
+/**
+ * A tensor of each expert, stored as one: [experts, rows, columns], or without columns for biases. The logical tensor is
+ * some of the rows of its expert: from the place's `firstRow` on.
+ */
+export interface Stack {
+  readonly expert: number;
+  readonly experts: number;
+  /** Of one expert, as stored. */
+  readonly rows: number;
+  readonly columns: number | undefined;
+  readonly firstRow: number;
+  /** 2: every other row, as gates and ups alternate in gpt-oss. */
+  readonly step: 1 | 2;
+  /** Stored as [experts, columns, rows]. */
+  readonly transposed: boolean;
+  /** Stored as blocks of MXFP4, [experts, rows, columns / 32, 16] bytes, whose scales have this name. */
+  readonly mxfp4Scales?: string;
 }
 
 /**
@@ -56,7 +79,9 @@ function plainLayout(config: ModelConfig): TensorLayout {
   for (let layer = 0; layer < config.layerCount; layer++) {
     for (const [name, place] of layerLayout(config, layer)) {
       const prefix = `model.layers.${layer}.`;
-      layout.set(prefix + name, { ...place, stored: prefix + place.stored });
+      const { stack } = place;
+      const scales = stack?.mxfp4Scales && { stack: { ...stack, mxfp4Scales: prefix + stack.mxfp4Scales } };
+      layout.set(prefix + name, { ...place, stored: prefix + place.stored, ...scales });
     }
   }
   return layout;
@@ -109,6 +134,8 @@ function layerLayout(config: ModelConfig, layer: number): TensorLayout {
     add("self_attn.k_norm.weight", config.qkNorm === "head" ? headDim : kvSize);
   }
   add("self_attn.o_proj.weight", hiddenSize, qSize);
+  if (config.outputBias) add("self_attn.o_proj.bias", hiddenSize);
+  if (config.sinks) add("self_attn.sinks", config.headCount);
   if (config.experts?.layers[layer]) {
     for (const [name, place] of expertLayout(config.experts, hiddenSize)) layout.set(name, place);
   } else {
@@ -122,17 +149,55 @@ function layerLayout(config: ModelConfig, layer: number): TensorLayout {
 }
 
 /** The router and the experts of a layer. */
-function expertLayout({ count, ffnSize, names }: Experts, hiddenSize: number): TensorLayout {
+function expertLayout(experts: Experts, hiddenSize: number): TensorLayout {
+  const { count, ffnSize, family } = experts;
+  const { router, stored, biases } = family;
   const layout = new Map<string, TensorPlace>();
-  const add = (name: string, stored: string, ...shape: number[]) =>
-    layout.set(`${name}.weight`, { shape, stored: `${stored}.weight`, firstRow: 0 });
-  add("mlp.router", names.router, count, hiddenSize);
+  const add = (name: string, storedName: string, ...shape: number[]) =>
+    layout.set(name, { shape, stored: storedName, firstRow: 0 });
+  add("mlp.router.weight", `${router}.weight`, count, hiddenSize);
+  if (biases) add("mlp.router.bias", `${router}.bias`, count);
   for (let expert = 0; expert < count; expert++) {
-    const stored = (name: string) => name.replace("N", String(expert));
-    add(`mlp.experts.${expert}.gate_proj`, stored(names.gate), ffnSize, hiddenSize);
-    add(`mlp.experts.${expert}.up_proj`, stored(names.up), ffnSize, hiddenSize);
-    add(`mlp.experts.${expert}.down_proj`, stored(names.down), hiddenSize, ffnSize);
+    const prefix = `mlp.experts.${expert}.`;
+    if ("alternating" in stored) {
+      for (const [name, place] of stackedLayout(experts, stored, hiddenSize, expert)) layout.set(prefix + name, place);
+      continue;
+    }
+    const named = (name: string) => `${name.replace("N", String(expert))}.weight`;
+    add(`${prefix}gate_proj.weight`, named(stored.gate), ffnSize, hiddenSize);
+    add(`${prefix}up_proj.weight`, named(stored.up), ffnSize, hiddenSize);
+    add(`${prefix}down_proj.weight`, named(stored.down), hiddenSize, ffnSize);
   }
+  return layout;
+}
+
+/** One expert of those that are stored as one tensor. */
+function stackedLayout(
+  { count, ffnSize, family, mxfp4 }: Experts,
+  { gateUp, down, alternating }: StackedExperts,
+  hiddenSize: number,
+  expert: number,
+): TensorLayout {
+  const layout = new Map<string, TensorPlace>();
+  const add = (
+    name: string,
+    stored: string,
+    rows: number,
+    columns: number,
+    of: Pick<Stack, "rows" | "firstRow" | "step">,
+  ) => {
+    const all = { expert, experts: count, ...of };
+    const whole = mxfp4 ? { mxfp4Scales: `${stored}_scales`, transposed: false } : { transposed: alternating };
+    const place = { stored: mxfp4 ? `${stored}_blocks` : stored, firstRow: 0 };
+    layout.set(`${name}.weight`, { shape: [rows, columns], ...place, stack: { ...all, columns, ...whole } });
+    if (!family.biases) return;
+    const bias = { ...all, columns: undefined, transposed: false };
+    layout.set(`${name}.bias`, { shape: [rows], stored: `${stored}_bias`, firstRow: 0, stack: bias });
+  };
+  const half = { rows: 2 * ffnSize, step: alternating ? 2 : 1 } as const;
+  add("gate_proj", gateUp, ffnSize, hiddenSize, { ...half, firstRow: 0 });
+  add("up_proj", gateUp, ffnSize, hiddenSize, { ...half, firstRow: alternating ? 1 : ffnSize });
+  add("down_proj", down, hiddenSize, ffnSize, { rows: hiddenSize, firstRow: 0, step: 1 });
   return layout;
 }
 
@@ -167,10 +232,40 @@ export function unpairRows<T extends Float32Array | Uint16Array>(
   return out;
 }
 
+/** A tensor's rows, in float32, of those of its expert. */
+export function rowsOfStack(values: Float32Array, shape: readonly number[], stack: Stack): Float32Array {
+  const { rows, columns = 1, firstRow, step, transposed } = stack;
+  if (firstRow === 0 && shape[0] === rows && !transposed) return values;
+  if (step === 1 && !transposed) return values.subarray(firstRow * columns, (firstRow + shape[0]) * columns);
+  const [rowStride, columnStride] = transposed ? [1, rows] : [columns, 1];
+  const out = new Float32Array(shape[0] * columns);
+  for (let row = 0; row < shape[0]; row++) {
+    const from = (firstRow + row * step) * rowStride;
+    for (let column = 0; column < columns; column++) out[row * columns + column] = values[from + column * columnStride];
+  }
+  return out;
+}
+
+/** Of a tensor of all experts, and of its scales. */
+function stackShapes(stored: string, stack: Stack): [string, readonly number[]][] {
+  const { experts, rows, columns, transposed, mxfp4Scales } = stack;
+  if (columns === undefined) return [[stored, [experts, rows]]];
+  if (mxfp4Scales === undefined) return [[stored, transposed ? [experts, columns, rows] : [experts, rows, columns]]];
+  const scales = [experts, rows, columns / mxfp4Group];
+  return [
+    [stored, [...scales, mxfp4BlockBytes]],
+    [mxfp4Scales, scales],
+  ];
+}
+
 /** Names and shapes of the tensors in the files. */
 export function storedShapes(layout: TensorLayout): Map<string, readonly number[]> {
   const shapes = new Map<string, readonly number[]>();
-  for (const { stored, firstRow, shape } of layout.values()) {
+  for (const { stored, firstRow, shape, stack } of layout.values()) {
+    if (stack) {
+      for (const [name, whole] of stackShapes(stored, stack)) shapes.set(name, whole);
+      continue;
+    }
     const [rows, ...rest] = shape;
     shapes.set(stored, [Math.max(firstRow + rows, shapes.get(stored)?.[0] ?? 0), ...rest]);
   }

@@ -8,17 +8,16 @@ import { z } from "zod";
 import type { ModelConfig } from "./config.ts";
 import { ModelError } from "./model-error.ts";
 import type { Quantization } from "./quantization.ts";
-import { readSafetensorsHeader, readTensorBytes, type TensorInfo } from "./safetensors.ts";
+import { readSafetensorsHeader, type TensorInfo } from "./safetensors.ts";
 import {
-  applyScales,
   assertWeights,
   readScales,
+  readStored,
   rowElements,
   type StoredTensor,
   type WeightScales,
-  widen,
 } from "./stored-form.ts";
-import { storedShapes, tensorLayout, unpairRows } from "./tensor-layout.ts";
+import { rowsOfStack, type Stack, storedShapes, tensorLayout, unpairRows } from "./tensor-layout.ts";
 
 const maxShards = 1_024;
 
@@ -96,15 +95,17 @@ export class Weights {
       (config.quantization !== undefined && unusedScale.test(name));
     const leftover = [...found.keys()].find((name) => !isKnown(name));
     if (leftover) throw new ModelError(`${folder}: tensor "${leftover}" does not belong to ${config.architecture}`);
-    for (const [name, { stored, firstRow, shape, pairedRows, addsOne }] of layout) {
+    for (const [name, { stored, firstRow, shape, pairedRows, addsOne, stack }] of layout) {
       const whole = found.get(stored);
       if (!whole) continue;
-      const tensor = {
-        ...rowsOf(whole, firstRow, shape),
-        pairedRows,
-        addsOne,
-        ...scalesFrom(firstRow, scales.byWeight.get(stored)),
-      };
+      const tensor = stack
+        ? expertOf(whole, shape, stack, found)
+        : {
+            ...rowsOf(whole, firstRow, shape),
+            pairedRows,
+            addsOne,
+            ...scalesFrom(firstRow, scales.byWeight.get(stored)),
+          };
       assertWeights(tensor);
       this.#tensors.set(name, tensor);
     }
@@ -128,8 +129,8 @@ export class Weights {
   /** The logical tensor widened to float32, row-major. */
   float32(name: string): Float32Array {
     const tensor = this.info(name);
-    const stored = widen(tensor.dtype, readTensorBytes(tensor));
-    applyScales(stored, tensor);
+    const stored = readStored(tensor);
+    if (tensor.stack) return rowsOfStack(stored, tensor.shape, tensor.stack);
     if (tensor.addsOne) for (let i = 0; i < stored.length; i++) stored[i] += 1;
     if (tensor.pairedRows === undefined) return stored;
     return unpairRows(stored, rowElements(tensor.shape), tensor.pairedRows, new Float32Array(stored.length));
@@ -168,7 +169,8 @@ function readAllScales(
   if (quantization === undefined) return { byWeight, names };
   for (const name of stored) {
     const weight = found.get(name);
-    if (weight?.dtype !== quantization.dtype) continue;
+    // Tensors of all experts together have no scales: in 8 bits they are refused by their type.
+    if (weight?.dtype !== quantization.dtype || weight.shape.length > 2) continue;
     const scaleName = name.replace(/weight$/, quantization.scaleSuffix);
     const scale = found.get(scaleName);
     if (!scale) throw new ModelError(`${folder}: tensor "${scaleName}" is missing`);
@@ -180,6 +182,22 @@ function readAllScales(
 
 function scalesFrom(firstRow: number, whole: WeightScales | undefined): Pick<StoredTensor, "scales"> {
   return whole === undefined ? {} : { scales: { ...whole, firstRow } };
+}
+
+/** The bytes of an expert of a tensor of all experts, which are as many for each. */
+function expertOf(
+  whole: TensorInfo,
+  shape: readonly number[],
+  stack: Stack,
+  found: ReadonlyMap<string, TensorInfo>,
+): StoredTensor {
+  const bytesOf = (tensor: TensorInfo): TensorInfo => {
+    const bytes = (tensor.end - tensor.start) / stack.experts;
+    const start = tensor.start + stack.expert * bytes;
+    return { ...tensor, start, end: start + bytes };
+  };
+  const scales = stack.mxfp4Scales === undefined ? undefined : found.get(stack.mxfp4Scales);
+  return { ...bytesOf(whole), shape, stack, ...(scales && { mxfp4Scales: bytesOf(scales) }) };
 }
 
 /** A range of a tensor's rows; rows stand one after the other. */

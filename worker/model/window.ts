@@ -46,7 +46,7 @@ export function parseWindow(raw: RawWindow, { window }: Family, refuse: Refuse):
   if (types && types.length !== count) refuse("layer_types", `${types.length} entries for ${count} layers`);
   const layers = Array.from({ length: count }, (_, i) => {
     if (types) return types[i] === "sliding_attention";
-    if (window.by === "sliding_window") return true;
+    if (window.by === "sliding_window" || window.by === "layer_types") return true;
     if (window.by === "use_sliding_window") return i >= raw.max_window_layers;
     return (i + 1) % (raw.sliding_window_pattern ?? raw._sliding_window_pattern ?? window.by) !== 0;
   });

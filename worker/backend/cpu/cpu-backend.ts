@@ -126,6 +126,8 @@ export class CpuBackend implements Backend {
       rope: config.rope,
       window: config.window,
       softmaxScale: config.softmaxScale,
+      scoreCap: config.scoreCap,
+      sinks: readSinks(model),
       maxPositions: config.contextTokens,
       normEpsilon: config.rmsNormEps,
     });
@@ -287,6 +289,14 @@ function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {
     const read = (name: string) => model.weights.float32(`model.layers.${layer}.self_attn.${name}.weight`);
     return { q: read("q_norm"), k: read("k_norm") };
   });
+}
+
+/** [layers * heads] */
+function readSinks({ config, weights }: LoadedModel): Float32Array | undefined {
+  if (!config.sinks) return undefined;
+  return weights.joined(
+    Array.from({ length: config.layerCount }, (_, layer) => `model.layers.${layer}.self_attn.sinks`),
+  );
 }
 
 function scale(values: Float32Array, factor: number): void {

@@ -48,7 +48,7 @@ export class DenseGraphs {
     const graph = new OnnxGraph();
     const residual = graph.input("residual", "float32", ["rows", hiddenSize]);
     const attention = graph.input("attention", "float32", ["rows", headCount * headDim]);
-    const added = this.#branch(graph, attention, [this.#layer(layer, "self_attn.o_proj")], layer, "afterAttention");
+    const added = this.#afterAttention(graph, attention, layer);
     const sum = graph.output("residual_out", "float32", ["rows", hiddenSize]);
     graph.node({ op: "Add", inputs: [added, residual], outputs: [sum] });
     return graph.toBytes();
@@ -74,13 +74,7 @@ export class DenseGraphs {
     const residual = graph.input("residual", "float32", ["rows", hiddenSize]);
     const attention = graph.input("attention", "float32", ["rows", headCount * headDim]);
     const previous = index - 1;
-    const added = this.#branch(
-      graph,
-      attention,
-      [this.#layer(previous, "self_attn.o_proj")],
-      previous,
-      "afterAttention",
-    );
+    const added = this.#afterAttention(graph, attention, previous);
     const middle = graph.name("residual");
     const mlpIn = this.#addNorm(graph, added, residual, this.#normName(previous, "beforeMlp"), middle);
     const mlpOut = this.#mlp(graph, previous, mlpIn);
@@ -93,12 +87,35 @@ export class DenseGraphs {
     return graph.toBytes();
   }
 
+  #afterAttention(graph: OnnxGraph, attention: string, layer: number): string {
+    const bias = this.#config.outputBias ? `model.layers.${layer}.self_attn.o_proj.bias` : undefined;
+    return this.#branch(graph, attention, this.#layer(layer, "self_attn.o_proj"), layer, "afterAttention", bias);
+  }
+
   /** What attention or the MLP adds to the residual stream; a norm behind it has the model's factor in its weights. */
-  #branch(graph: OnnxGraph, input: string, weightNames: readonly string[], layer: number, place: keyof LayerNorms) {
-    const { residualMultiplier: factor } = this.#config;
+  #branch(
+    graph: OnnxGraph,
+    input: string,
+    weightName: string,
+    layer: number,
+    place: keyof LayerNorms,
+    biasName?: string,
+  ): string {
+    const { residualMultiplier } = this.#config;
     const normName = this.#normName(layer, place);
-    if (normName === undefined) return this.#linear(graph, input, weightNames, { factor });
-    return this.#norm(graph, this.#linear(graph, input, weightNames), normName, factor);
+    const factor = normName === undefined ? residualMultiplier : 1;
+    const product = this.#linear(graph, input, [weightName], { factor });
+    const added =
+      biasName === undefined ? product : this.#plus(graph, product, [biasName], graph.name("biased"), factor);
+    return normName === undefined ? added : this.#norm(graph, added, normName, residualMultiplier);
+  }
+
+  /** Adds biases, one after the other, to rows. */
+  #plus(graph: OnnxGraph, rows: string, biasNames: readonly string[], output: string, factor = 1): string {
+    const data = this.#scaled(biasNames, factor);
+    const bias = graph.initializer(graph.name("bias"), [data.length], data);
+    graph.node({ op: "Add", inputs: [rows, bias], outputs: [output] });
+    return output;
   }
 
   #normName(layer: number, place: keyof LayerNorms): string | undefined {
@@ -162,7 +179,7 @@ export class DenseGraphs {
       attributes: isGelu ? {} : { alpha: { float: 1 } },
     });
     graph.node({ op: "Mul", inputs: [activated, up], outputs: [product] });
-    return this.#branch(graph, product, [this.#layer(layer, "mlp.down_proj")], layer, "afterMlp");
+    return this.#branch(graph, product, this.#layer(layer, "mlp.down_proj"), layer, "afterMlp");
   }
 
   #qkv(graph: OnnxGraph, layer: number, input: string): void {
@@ -179,16 +196,27 @@ export class DenseGraphs {
       return;
     }
     const product = this.#linear(graph, input, names);
-    const biasNames = names.map((name) => name.replace(/weight$/, "bias"));
-    const bias = graph.initializer(graph.name("bias"), [this.qkvSize], this.#weights.joined(biasNames));
-    graph.node({ op: "Add", inputs: [product, bias], outputs: [qkv] });
+    this.#plus(
+      graph,
+      product,
+      names.map((name) => name.replace(/weight$/, "bias")),
+      qkv,
+    );
   }
 
   #head(graph: OnnxGraph, input: string): void {
-    const { tiedEmbeddings, vocabSize, logitsDivisor } = this.#config;
+    const { tiedEmbeddings, vocabSize, logitsDivisor, logitCap } = this.#config;
     const name = tiedEmbeddings ? "model.embed_tokens.weight" : "lm_head.weight";
     const output = graph.output("logits", "float32", ["rows", vocabSize]);
-    this.#linear(graph, input, [name], { output, factor: 1 / logitsDivisor });
+    if (logitCap === undefined) {
+      this.#linear(graph, input, [name], { output, factor: 1 / logitsDivisor });
+      return;
+    }
+    const bent = graph.name("bent");
+    const scores = this.#linear(graph, input, [name], { factor: 1 / logitCap });
+    graph.node({ op: "Tanh", inputs: [scores], outputs: [bent] });
+    const cap = graph.initializer(graph.name("cap"), [1], Float32Array.of(logitCap));
+    graph.node({ op: "Mul", inputs: [bent, cap], outputs: [output] });
   }
 
   /** Tensors one after the other, multiplied by a factor. */

@@ -13,6 +13,7 @@ import { Routes } from "./routes.ts";
 interface ExpertLayer {
   readonly norm: Norm | undefined;
   readonly router: Matrix;
+  readonly routerBias: Float32Array | undefined;
   readonly experts: readonly GatedMlp[];
 }
 
@@ -56,24 +57,25 @@ export class ExpertLayers {
   async run(layer: number, residual: Float32Array, rows: number): Promise<void> {
     const parts = this.#layers[layer];
     if (parts === undefined) throw new Error(`layer ${layer} has no experts`);
-    const { norm, router, experts } = parts;
+    const { norm, router, routerBias, experts } = parts;
     const [routes, width] = [this.#routes, this.#gatedWidth];
-    await this.#products.multiply(router, residual, rows, this.#scores, { norm, parts: 3 });
+    await this.#products.multiply(router, residual, rows, this.#scores, { norm, parts: 3, bias: routerBias });
     routes.choose(this.#scores, rows);
     // All rows are read before the first is added to.
-    for (const [index, { gateUp, finish }] of experts.entries()) {
+    for (const [index, { gateUp, gateUpBias: bias, finish }] of experts.entries()) {
       const { first, count, rows: xRows } = routes.of(index);
       if (count === 0) continue;
       await this.#products.multiply(gateUp, residual, count, this.#gated.subarray(first * width), {
         norm,
         finish,
+        bias,
         xRows,
       });
     }
-    for (const [index, { down }] of experts.entries()) {
+    for (const [index, { down, downBias: bias }] of experts.entries()) {
       const { first, count, rows: outRows, factors: rowFactors } = routes.of(index);
       if (count === 0) continue;
-      const sum = { finish: "add", factor: this.#factor, xStride: width, outRows, rowFactors } as const;
+      const sum = { finish: "add", factor: this.#factor, bias, xStride: width, outRows, rowFactors } as const;
       await this.#products.multiply(down, this.#gated.subarray(first * width), count, residual, sum);
     }
   }
@@ -86,11 +88,12 @@ export class ExpertLayers {
   }
 }
 
-function layerOf(packer: Packer, { count }: Experts, index: number): ExpertLayer {
+function layerOf(packer: Packer, { count, family: { biases } }: Experts, index: number): ExpertLayer {
   const prefix = `model.layers.${index}.mlp`;
   return {
     norm: packer.layerNorms(index).beforeMlp,
     router: packer.router(`${prefix}.router.weight`),
-    experts: Array.from({ length: count }, (_, expert) => packer.mlp(`${prefix}.experts.${expert}`)),
+    routerBias: packer.bias(`${prefix}.router.bias`, biases),
+    experts: Array.from({ length: count }, (_, expert) => packer.mlp(`${prefix}.experts.${expert}`, biases)),
   };
 }

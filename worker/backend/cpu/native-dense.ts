@@ -3,7 +3,7 @@
  * in and out. The residual stream stays in the first of its two buffers.
  */
 import type { LayerNorms } from "../../model/family.ts";
-import type { Matrix, Norm } from "../../native/cpu-kernels.ts";
+import type { Matrix, Norm, ProductOptions } from "../../native/cpu-kernels.ts";
 import type { Dense, DenseParts } from "./dense.ts";
 import { ExpertLayers } from "./expert-layers.ts";
 import { gatherRows } from "./logit-rows.ts";
@@ -17,6 +17,7 @@ interface Layer {
   readonly qkv: Matrix;
   readonly qkvBias: Float32Array | undefined;
   readonly o: Matrix;
+  readonly oBias: Float32Array | undefined;
   /** undefined: the layer has experts. */
   readonly mlp: GatedMlp | undefined;
 }
@@ -68,34 +69,41 @@ export class NativeDense implements Dense {
 
   async head(rows: number): Promise<void> {
     const { residual, logits } = this.#parts.buffers;
-    const { layerCount, logitsDivisor } = this.#parts.config;
+    const { layerCount, logitsDivisor, logitCap } = this.#parts.config;
     await this.#finishLayer(layerCount - 1, rows);
-    await this.#products.multiply(this.#head, residual[0], rows, logits, {
-      norm: this.#norm,
-      factor: 1 / logitsDivisor,
-    });
+    const finish =
+      logitCap === undefined
+        ? ({ factor: 1 / logitsDivisor } as const)
+        : ({ finish: "cap", factor: 1 / logitCap } as const);
+    await this.#products.multiply(this.#head, residual[0], rows, logits, { norm: this.#norm, ...finish });
   }
 
   /** O and MLP of a layer. */
   async #finishLayer(index: number, rows: number): Promise<void> {
     const { residual, attention } = this.#parts.buffers;
-    const { o, norms, mlp } = this.#layers[index];
-    await this.#addProduct(o, attention, rows, norms.afterAttention);
+    const { o, oBias, norms, mlp } = this.#layers[index];
+    await this.#addProduct(o, attention, rows, norms.afterAttention, { bias: oBias });
     if (mlp === undefined) {
       await this.#experts?.run(index, residual[0], rows);
       return;
     }
     const { gateUp, down, finish } = mlp;
     await this.#products.multiply(gateUp, residual[0], rows, this.#gated, { norm: norms.beforeMlp, finish });
-    await this.#addProduct(down, this.#gated, rows, norms.afterMlp, this.#gatedWidth);
+    await this.#addProduct(down, this.#gated, rows, norms.afterMlp, { xStride: this.#gatedWidth });
   }
 
   /** Adds what a product gives to the residual stream, through a norm where there is one. */
-  async #addProduct(matrix: Matrix, x: Float32Array, rows: number, norm: Norm | undefined, xStride?: number) {
+  async #addProduct(
+    matrix: Matrix,
+    x: Float32Array,
+    rows: number,
+    norm: Norm | undefined,
+    options: Pick<ProductOptions, "bias" | "xStride">,
+  ) {
     const [residual] = this.#parts.buffers.residual;
     const sum = { finish: "add", factor: this.#parts.config.residualMultiplier } as const;
-    if (norm === undefined) return this.#products.multiply(matrix, x, rows, residual, { ...sum, xStride });
-    await this.#products.multiply(matrix, x, rows, this.#branch, { xStride });
+    if (norm === undefined) return this.#products.multiply(matrix, x, rows, residual, { ...sum, ...options });
+    await this.#products.multiply(matrix, x, rows, this.#branch, options);
     this.#parts.kernels.normRows(this.#branch, rows, residual, { ...sum, norm });
   }
 
@@ -123,6 +131,7 @@ function layerOf({ config }: DenseParts, packer: Packer, index: number): Layer {
       : undefined,
     ...packer.projections(index),
     o: packer.stacked([named("self_attn.o_proj.weight")]),
+    oBias: packer.bias(named("self_attn.o_proj.bias"), config.outputBias),
     mlp: config.experts?.layers[index] ? undefined : packer.mlp(named("mlp")),
   };
 }

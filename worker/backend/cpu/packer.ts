@@ -10,12 +10,16 @@ import type { DenseParts, WeightMode } from "./dense.ts";
 /** Outputs that lie together in a matrix (kernels/abi.h: GATE). */
 const panelOutputs = 16;
 
-/** down(activation(gate) * up), gate and up in one matrix. */
+/** down(activation(gate) * up), gate and up in one matrix; an expert may have biases. */
 export interface GatedMlp {
   readonly gateUp: Matrix;
+  readonly gateUpBias: Float32Array | undefined;
   readonly down: Matrix;
-  readonly finish: "gate" | "gateGelu";
+  readonly downBias: Float32Array | undefined;
+  readonly finish: "gate" | "gateGelu" | "gateClamped";
 }
+
+const finishes = { silu: "gate", gelu: "gateGelu", clamped: "gateClamped" } as const;
 
 /** Numbers of a row that a gate leaves: zeros behind `size`. */
 export function paddedOutputs(size: number): number {
@@ -62,11 +66,24 @@ export class Packer {
     return { qkv: this.stacked(names.map((name) => `${name}.weight`)), qkvBias };
   }
 
-  /** @param prefix of the names of its three tensors */
-  mlp(prefix: string): GatedMlp {
-    const [gate, up, down] = ["gate", "up", "down"].map((name) => `${prefix}.${name}_proj.weight`);
-    const finish = this.#config.activation === "gelu" ? "gateGelu" : "gate";
-    return { gateUp: this.#gated(gate, up), down: this.stacked([down]), finish };
+  /**
+   * @param prefix of the names of its three tensors
+   * @param hasBiases do these have biases?
+   */
+  mlp(prefix: string, hasBiases = false): GatedMlp {
+    const [gate, up, down] = ["gate", "up", "down"].map((name) => `${prefix}.${name}_proj`);
+    return {
+      gateUp: this.#gated(`${gate}.weight`, `${up}.weight`),
+      gateUpBias: hasBiases ? this.#gatedBias(`${gate}.bias`, `${up}.bias`) : undefined,
+      down: this.stacked([`${down}.weight`]),
+      downBias: hasBiases ? this.#weights.float32(`${down}.bias`) : undefined,
+      finish: finishes[this.#config.activation],
+    };
+  }
+
+  /** A vector, or nothing where the model has none. */
+  bias(name: string, isThere: boolean | undefined): Float32Array | undefined {
+    return isThere ? this.#weights.float32(name) : undefined;
   }
 
   head(): Matrix {
@@ -98,6 +115,18 @@ export class Packer {
     if (weightMode === "int8") return this.#kernels.openMatrix({ outputs, inputs, form: "int8" });
     const parts = partsOf(infos);
     return this.#kernels.openMatrix({ outputs, inputs, form: "b16", parts });
+  }
+
+  /** Biases of gates and ups as their matrix has them; zeros behind them, so that what a gate leaves there is zero. */
+  #gatedBias(...names: readonly [gate: string, up: string]): Float32Array {
+    const halves = names.map((name) => this.#weights.float32(name));
+    const out = new Float32Array(2 * paddedOutputs(halves[0].length));
+    for (const [half, values] of halves.entries()) {
+      for (const [i, value] of values.entries()) {
+        out[2 * (i - (i % panelOutputs)) + half * panelOutputs + (i % panelOutputs)] = value;
+      }
+    }
+    return out;
   }
 
   #gated(gate: string, up: string): Matrix {
