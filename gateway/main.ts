@@ -1,6 +1,7 @@
 /** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
 
 import { placeOf } from "./base/log.ts";
+import { withCachedModel } from "./compose/hub-models.ts";
 import { checkStart } from "./compose/preflight.ts";
 import { parseConfig } from "./config.ts";
 import { hideSelf } from "./process/confine.ts";
@@ -46,7 +47,7 @@ process.on("unhandledRejection", (reason) => {
 });
 
 try {
-  const env = withSecrets(process.env);
+  const env = withCachedModel(withSecrets(process.env));
   hideSelf(secretSettings);
   for (const name of secretSettings) delete process.env[name];
   const config = parseConfig(env);

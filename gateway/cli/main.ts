@@ -4,6 +4,7 @@ import { version } from "../../package.json";
 import { askCommand } from "./commands/ask.ts";
 import { backupCommand, restoreCommand } from "./commands/backup.ts";
 import { ingestCommand, prepareCommand } from "./commands/ingest.ts";
+import { pullCommand } from "./commands/pull.ts";
 import { explainCommand, queryCommand } from "./commands/query.ts";
 import { benchCommand, serveCommand } from "./commands/serve.ts";
 import { sourceCommand } from "./commands/source.ts";
@@ -14,6 +15,7 @@ import { runCommandLine } from "./support/program.ts";
 
 const commands = [
   serveCommand,
+  pullCommand,
   statusCommand,
   doctorCommand,
   tenantCommand,

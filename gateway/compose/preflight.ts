@@ -7,7 +7,7 @@ import {
   type WorkerConfig,
   WorkerSettingError,
 } from "../../worker/config.ts";
-import { cpuOnlyPart, readModel } from "../../worker/model/load.ts";
+import { cpuOnlyPart, type ModelConfig, readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
 import { type Config, SettingError } from "../config.ts";
 import { openEmbedding } from "../embedding/embedding-service.ts";
@@ -54,7 +54,11 @@ export function checkModels(config: Config, env: Environment): void {
     const problem = given ? modelFolderProblem(given, kind) : undefined;
     if (problem !== undefined) throw new SettingError(variable, problem);
   }
-  const model = readModel(config.modelDir).config;
+  checkModelFits(config, env, readModel(config.modelDir).config);
+}
+
+/** Whether the workers can run such a model at all. @throws SettingError */
+export function checkModelFits(config: Config, env: Environment, model: ModelConfig): void {
   lookAtWorkers(config, env, (worker) => {
     assertHeadFits(worker, model.headDim);
     assertLayersRun(worker, cpuOnlyPart(model));

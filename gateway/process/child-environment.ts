@@ -1,6 +1,7 @@
 /** Environments of the processes that the gateway starts. */
 import type { Config } from "../config.ts";
-import { settings, workerSettings } from "../settings/table.ts";
+import { workerSettings } from "../settings/passed-settings.ts";
+import { settings } from "../settings/table.ts";
 
 /** What the gateway passes on to workers when it is set, without reading it. */
 const passedOn = [

@@ -3,7 +3,7 @@
  * can read them.
  */
 import { readFileSync } from "node:fs";
-import { adminKeyFile } from "../settings/table.ts";
+import { adminKeyFile } from "../settings/passed-settings.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -15,6 +15,8 @@ export const secretSettings: readonly string[] = [
   "AWS_ACCESS_KEY_ID",
   "AWS_SECRET_ACCESS_KEY",
   "AWS_SESSION_TOKEN",
+  "HF_TOKEN",
+  "HUGGING_FACE_HUB_TOKEN",
   "OTEL_EXPORTER_OTLP_HEADERS",
   "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 ];

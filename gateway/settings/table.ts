@@ -4,6 +4,7 @@
  */
 import { z } from "zod";
 import { logLevels } from "../base/log.ts";
+import { otherSettings, type Setting, workerSettings } from "./passed-settings.ts";
 import {
   bucketAddress,
   byteSize,
@@ -28,19 +29,6 @@ export const settingLimits = {
   /** Bytes that a bucket may have of this server. */
   bucketBytes: 2 ** 50,
 } as const;
-
-export interface Setting {
-  /** The value's name in the help: `--port PORT`. */
-  readonly value: string;
-  /** What holds without it, as Markdown. */
-  readonly byDefault: string;
-  /** As Markdown for docs/operations.md. */
-  readonly meaning: string;
-  /** `false`: `serve` has no flag for it. A secret would stand in the list of processes. */
-  readonly flag?: false;
-  /** The flag stands alone, and means 1. */
-  readonly isSwitch?: true;
-}
 
 interface GatewaySetting extends Setting {
   readonly schema: z.ZodType;
@@ -100,9 +88,10 @@ export const gatewaySettings = {
   },
   SPANGATE_MODEL: {
     schema: folder().optional(),
-    value: "DIR",
+    value: "DIR|ORG/MODEL",
     byDefault: "the demo model",
-    meaning: "a folder in the Hugging Face layout ([architectures](limits.md#models-and-devices))",
+    meaning:
+      "a folder in the Hugging Face layout ([architectures](limits.md#models-and-devices)), or a model of the hub as in `Qwen/Qwen3-0.6B` or `Qwen/Qwen3-0.6B@REVISION`, which the first `serve` loads ([how](#models-of-the-hub))",
   },
   SPANGATE_MODEL_NAME: {
     schema: z.string().min(1).max(200, "must have at most 200 characters").optional(),
@@ -259,102 +248,6 @@ export const gatewaySettings = {
     meaning: "`debug`, `info` (a line a request), `warn`, `error`, `silent`; JSON lines on standard error",
   },
 } as const satisfies Readonly<Record<string, GatewaySetting>>;
-
-/** What workers read (worker/config.ts), passed on to them as it is. */
-export const workerSettings = {
-  SPANGATE_KV_TYPE: {
-    value: "TYPE",
-    byDefault: "`float16`",
-    meaning:
-      "or `float32`: twice the KV memory; all arithmetic is float32 either way. On the CPU alone; a GPU holds bfloat16",
-  },
-  SPANGATE_KV_CODEC: {
-    value: "CODEC",
-    byDefault: "`raw`",
-    meaning:
-      'or `mx8`: KV is rounded to 8 bits when it is computed, 32 values sharing a power of two: 0.52 of the bytes of `float16`, in memory and in files. On the CPU for heads of a multiple of 32 dimensions, on GPUs of compute capability 9.0 for heads of 64 or 128; not with `relocate` or `"reuse": "blend"`',
-  },
-  SPANGATE_KV_POSITIONS: {
-    value: "MODE",
-    byDefault: "`deferred`",
-    meaning:
-      "or `relocate`: K is stored at absolute positions and moved to where a request wants it; a baseline for comparison",
-  },
-  SPANGATE_BLOCK_TOKENS: {
-    value: "N",
-    byDefault: "16",
-    meaning: "tokens of a block of KV: a power of two from 4 to 128",
-  },
-  SPANGATE_STEP_TOKENS: {
-    value: "N",
-    byDefault: "512; 8192 on a GPU",
-    meaning: "rows of one step: more is faster for long cold prompts, fewer keeps others' waits short",
-  },
-  SPANGATE_MAX_PREFILL_BESIDE_DECODE: {
-    value: "N",
-    byDefault: "128; 1024 on a GPU",
-    meaning: "rows of cold prompts in a step that decodes as well",
-  },
-  SPANGATE_MAX_WAITING: {
-    value: "N",
-    byDefault: "1024",
-    meaning: "requests that wait at a worker; more are refused with 503",
-  },
-  SPANGATE_DENSE: {
-    value: "NAME",
-    byDefault: "`native` with AMX or AVX-512, else `onnx`",
-    meaning: "what multiplies weights on the CPU: products of our own (AMX, AVX-512, AVX2), or onnxruntime",
-  },
-  SPANGATE_ISA: {
-    value: "NAME",
-    byDefault: "the best there is",
-    meaning: "`amx`, `avx512`, `avx2` or `reference`: instruction set of the kernels",
-  },
-  SPANGATE_DEBUG: {
-    value: "0|1",
-    byDefault: "0",
-    meaning:
-      "1: a worker derives its bookkeeping anew after each step, and ends when it contradicts what it holds; slow, for finding faults",
-    isSwitch: true,
-  },
-} as const satisfies Readonly<Record<string, Setting>>;
-
-/** The path of a file that holds the platform key, as an alternative to the key itself. */
-export const adminKeyFile = "SPANGATE_ADMIN_KEY_FILE";
-
-/** What others read: the program that starts the server, the loader, the exporter of traces, the command line. */
-export const otherSettings = {
-  [adminKeyFile]: {
-    value: "FILE",
-    byDefault: "none",
-    meaning: "a file that holds the admin key, so that it is in no environment",
-  },
-  LD_LIBRARY_PATH: {
-    value: "LIST",
-    byDefault: "",
-    meaning: "for `cuda:N`: where `libnvrtc` and `libcublasLt` are, when the system's loader does not find them",
-    flag: false,
-  },
-  OTEL_EXPORTER_OTLP_ENDPOINT: {
-    value: "URL",
-    byDefault: "off",
-    meaning:
-      "where traces go (OTLP/HTTP, JSON), with the other standard variables: request, grammar, retrieval, lowering, queue, prefill, first token, decode; no text, keys or salts",
-    flag: false,
-  },
-  SPANGATE_URL: {
-    value: "URL",
-    byDefault: "`http://127.0.0.1:8080`",
-    meaning: "for the command line: the server that its commands speak to",
-    flag: false,
-  },
-  SPANGATE_API_KEY: {
-    value: "KEY",
-    byDefault: "the key of `serve --dev`",
-    meaning: "for the command line: the API key that its commands send",
-    flag: false,
-  },
-} as const satisfies Readonly<Record<string, Setting>>;
 
 /** Every setting, in the order of the docs' table. */
 export const settings: readonly (readonly [variable: string, setting: Setting])[] = Object.entries<Setting>({

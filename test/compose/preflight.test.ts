@@ -68,7 +68,7 @@ describe("nothing is made when the start cannot be", () => {
     ],
     [
       { SPANGATE_MODEL: "Qwen/Qwen3-8B" },
-      /^spangate: SPANGATE_MODEL is "Qwen\/Qwen3-8B".*"hf download Qwen\/Qwen3-8B --local-dir models\/Qwen3-8B"/,
+      /^spangate: SPANGATE_MODEL is "Qwen\/Qwen3-8B": there is no such folder.*"spangate pull Qwen\/Qwen3-8B" loads it/,
     ],
     [{ SPANGATE_MODEL: "models--Qwen--Qwen3-8B" }, /one level deeper: .*snapshots\/9c92$/m],
     [{ SPANGATE_EMBEDDING_MODEL: "BAAI/bge-m3" }, /^spangate: SPANGATE_EMBEDDING_MODEL is "BAAI\/bge-m3"/],

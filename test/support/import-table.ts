@@ -116,6 +116,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/sources": ["gateway/base"],
   // Speaks to the bucket of KV, in a process of its own.
   "gateway/mover": ["places", "gateway/process", "gateway/sources"],
+  // The Hugging Face hub and its cache: for a start and the command line.
+  "gateway/hub": [],
   "gateway/corpus/sources": [
     "places",
     "db",
@@ -345,6 +347,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/main.ts",
     "gateway/process",
     "gateway/settings",
+    "gateway/hub",
     "gateway/client",
     "gateway/cli/support",
     "gateway/sources",
@@ -369,7 +372,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
 
 /** Packages and built-in modules that belong to one folder. */
 export const ownedModules: Readonly<Record<string, readonly string[]>> = {
-  "bun:ffi": ["worker/native", "gateway/process/confine.ts"],
+  "bun:ffi": ["worker/native", "gateway/process/confine.ts", "gateway/hub/file-lock.ts"],
   "bun:sqlite": ["db"],
   "sqlite-vec": ["db"],
   "onnxruntime-node": ["worker/backend"],

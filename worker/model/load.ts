@@ -9,7 +9,7 @@ import { ModelError } from "./model-error.ts";
 import { modelNameOf } from "./model-folder.ts";
 import { readJson, Weights } from "./weights.ts";
 
-export { cpuOnlyPart } from "./config.ts";
+export { cpuOnlyPart, type ModelConfig } from "./config.ts";
 
 export interface LoadedModel {
   readonly id: string;
@@ -31,14 +31,19 @@ export function loadModel(folder: string, numericMode: string): LoadedModel {
  * @throws ModelError naming the file and field.
  */
 export function readModel(folder: string): Omit<LoadedModel, "digest"> {
+  const config = readModelConfig(folder);
+  const weights = new Weights(folder, config);
+  return { id: modelNameOf(folder), config, weights, ...readGenerationConfig(folder, config) };
+}
+
+/** Reads config.json alone. @throws ModelError naming the file and field */
+export function readModelConfig(folder: string): ModelConfig {
   const configFile = join(folder, "config.json");
   if (!existsSync(configFile))
     throw new ModelError(
       `${folder}: no config.json there; a model's folder has config.json, *.safetensors and tokenizer.json`,
     );
-  const config = parseModelConfig(readJson(configFile), configFile);
-  const weights = new Weights(folder, config);
-  return { id: modelNameOf(folder), config, weights, ...readGenerationConfig(folder, config) };
+  return parseModelConfig(readJson(configFile), configFile);
 }
 
 const generationSchema = z.object({

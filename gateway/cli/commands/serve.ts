@@ -1,9 +1,11 @@
 /** Flags are names for the environment's settings, so that there is one configuration and one place that checks it. */
 import { withSecrets } from "../../process/secret-settings.ts";
-import { flaggedSettings, flagOf, plainText, type Setting } from "../../settings/table.ts";
+import type { Setting } from "../../settings/passed-settings.ts";
+import { flaggedSettings, flagOf, plainText } from "../../settings/table.ts";
 import { type Command, CommandError, type CommandInput, type Flag, UsageError } from "../support/command.ts";
 import { prepareKernels } from "../support/kernels.ts";
 import { repositoryRoot } from "../support/setup.ts";
+import { loadServedModel } from "./pull.ts";
 
 /** SPANGATE_HOST is --host; the table of settings has the words. */
 function flagFor(variable: string, { value, byDefault, meaning, isSwitch }: Setting): Flag {
@@ -21,13 +23,14 @@ function sentence(markdown: string): string {
 export const serveCommand: Command = {
   name: "serve",
   summary: "Start the server: gateway and workers.",
-  usage: "[--dev] [--port N] [--model DIR] …",
+  usage: "[--dev] [--port N] [--model DIR|ORG/MODEL] …",
   flags: Object.fromEntries(
     flaggedSettings.map(([variable, setting]) => [flagOf(variable), flagFor(variable, setting)]),
   ),
   async run(input) {
     if (input.positionals.length > 0) throw new UsageError(`unexpected argument "${input.positionals[0]}"`);
     applyFlags(input);
+    await loadServedModel();
     await checked(input);
     await prepareKernels();
     // The composition root starts on import and ends the process itself.

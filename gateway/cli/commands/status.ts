@@ -77,8 +77,9 @@ export const doctorCommand: Command = {
 async function checksFor(input: CommandInput): Promise<readonly Check[]> {
   const { checkDevices, checkModels, checkSettings, trySearchModels } = await import("../../compose/preflight.ts");
   const { openText } = await import("../../compose/text.ts");
+  const { withCachedModel } = await import("../../compose/hub-models.ts");
   const { parseConfig } = await import("../../config.ts");
-  const env = () => withSecrets(process.env);
+  const env = () => withCachedModel(withSecrets(process.env));
   const config = () => parseConfig(env());
   const table = "see the settings in docs/operations.md, or spangate serve --help";
   return [
