@@ -21,9 +21,9 @@ const options: CpuBackendOptions = {
 };
 
 /** Weights large enough that what a token sees shows in its KV; the same at every run. */
-function seededFolder(seed: number, layerCount: number): string {
+function seededFolder(seed: number, layerCount: number, change: Record<string, unknown> = {}): string {
   const random = new Random(seed);
-  const config = { ...tinyConfig, num_hidden_layers: layerCount };
+  const config = { ...tinyConfig, num_hidden_layers: layerCount, ...change };
   const tensors = randomTensors(config);
   for (const [name, { data }] of tensors) {
     if (!name.includes("norm")) data.set(random.normals(data.length, 1e9).map((value) => value * 0.2));
@@ -112,6 +112,41 @@ function exactRuns(parts: readonly BlendPart[]): PlanRun[] {
 const blended = (parts: readonly BlendPart[], recomputeRatio: number): PlanRun[] =>
   blendRuns(parts, { recomputeRatio, question });
 const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+/** Windows that reach over one or two of the copied texts; in Gemma 3 layers that slide have a RoPE of their own. */
+const sliding = { sliding_window: 50, sliding_window_pattern: 2 };
+const windows: [string, Record<string, unknown>][] = [
+  ["whose layers slide", { architectures: ["MistralForCausalLM"], sliding_window: 50 }],
+  [
+    "of which half of the layers slide",
+    { ...sliding, architectures: ["Gemma3ForCausalLM"], rope_parameters: undefined },
+  ],
+];
+
+describe.each(windows)("a model of four layers %s", (_, change) => {
+  test("with every token computed again the logits are those of the plain prompt", async () => {
+    const backend = await openBackend(seededFolder(5, 4, change));
+    const parts = randomParts(new Random(1));
+    const exact = await logitsOf(backend, exactRuns(parts));
+    const size = Math.hypot(...exact);
+    expect(distance(await logitsOf(backend, blended(parts, 1), 50), exact)).toBeLessThan(2e-5 * size);
+    expect(distance(await logitsOf(backend, blended(parts, 0)), exact)).toBeGreaterThan(0.02 * size);
+    await backend.dispose();
+  });
+
+  test("moved copies of one layer are the plain prompt", async () => {
+    const backend = await openBackend(seededFolder(6, 1, change));
+    const parts = randomParts(new Random(4));
+    const exact = await logitsOf(backend, exactRuns(parts));
+    const size = Math.hypot(...exact);
+    for (const ratio of [0, 0.5]) {
+      expect(distance(await logitsOf(backend, blended(parts, ratio)), exact)).toBeLessThan(1e-5 * size);
+    }
+    const [system, ...rest] = parts;
+    expect(distance(await logitsOf(backend, blended([...rest, system], 0)), exact)).toBeGreaterThan(0.01 * size);
+    await backend.dispose();
+  });
+});
 
 describe("a model of four layers", async () => {
   const backend = await openBackend(seededFolder(5, 4));

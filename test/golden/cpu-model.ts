@@ -3,11 +3,11 @@ import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/ba
 import { loadModel } from "../../worker/model/load.ts";
 import { GoldenModel } from "./golden-model.ts";
 
-/** @param products what multiplies, where it is not the default */
+/** @param products what multiplies and how much KV there is, where it is not the default */
 export async function openOnCpu(
   folder: string,
   weightMode: "float32" | "int8",
-  products: Pick<CpuBackendOptions, "dense" | "isa"> = {},
+  products: Partial<Pick<CpuBackendOptions, "dense" | "isa" | "kernels" | "kvBytes">> = {},
 ): Promise<GoldenModel> {
   const fixed = { weightMode, kvType: "float32", kvBytes: 64 << 20, blockTokens: 16, threadCount: 2 } as const;
   const options = { ...fixed, ...products };

@@ -26,7 +26,7 @@ export const goldenSchema = z.object({
 export type GoldenCase = z.infer<typeof goldenSchema>["cases"][number];
 
 export type SpanPrompt = Pick<Extract<GoldenCase, { kind: "span" }>, "kind" | "system" | "fragments" | "user">;
-type GoldenPrompt = Pick<Extract<GoldenCase, { kind: "causal" }>, "kind" | "ids"> | SpanPrompt;
+export type GoldenPrompt = Pick<Extract<GoldenCase, { kind: "causal" }>, "kind" | "ids"> | SpanPrompt;
 
 export interface Answer {
   /** undefined: none came. */
@@ -106,17 +106,44 @@ export class GoldenModel {
     return compare(goldenCase, logits, tokens, cachedTokens);
   }
 
-  /** The logits of the prompt's last token, and the tokens that follow. */
-  async answer(goldenCase: GoldenPrompt, tokenCount: number): Promise<Answer> {
-    const requestId = `golden-${this.#requestCount++}`;
-    const plan = goldenCase.kind === "causal" ? this.#plan([], [], goldenCase.ids) : this.#spanPlan(goldenCase);
-    this.#backend.firstLogits = undefined;
+  /** How many requests had to give their blocks back so far. */
+  get preemptions(): number {
+    return this.#engine.stats().preemptions;
+  }
+
+  /**
+   * What follows prompts that are in progress together.
+   * @param reuse false: nothing that was computed before is used
+   */
+  answers(prompts: readonly GoldenPrompt[], tokenCount: number, reuse = true): Promise<number[][]> {
+    const plans = prompts.map((prompt) =>
+      prompt.kind === "causal" ? this.#plan([], [], prompt.ids) : this.#spanPlan(prompt),
+    );
+    return this.answersTo(plans, tokenCount, reuse);
+  }
+
+  /** The same for plans. */
+  async answersTo(plans: readonly TokenPlan[], tokenCount: number, reuse = true): Promise<number[][]> {
     this.#messages.length = 0;
-    this.#engine.submit({ type: "submit", requestId, plan, params: greedy(tokenCount), reuse: true });
+    const ids = plans.map((plan) => {
+      const requestId = `golden-${this.#requestCount++}`;
+      this.#engine.submit({ type: "submit", requestId, plan, params: greedy(tokenCount), reuse });
+      return requestId;
+    });
     while (await this.#engine.step());
     const failure = this.#messages.find((message) => message.type === "failed");
     if (failure) throw new Error(failure.message);
-    const tokens = this.#messages.flatMap((message) => (message.type === "tokens" ? message.tokenIds : []));
+    const tokens = Map.groupBy(
+      this.#messages.filter((message) => message.type === "tokens"),
+      ({ requestId }) => requestId,
+    );
+    return ids.map((id) => tokens.get(id)?.flatMap(({ tokenIds }) => tokenIds) ?? []);
+  }
+
+  /** The logits of the prompt's last token, and the tokens that follow. */
+  async answer(goldenCase: GoldenPrompt, tokenCount: number): Promise<Answer> {
+    this.#backend.firstLogits = undefined;
+    const [tokens] = await this.answers([goldenCase], tokenCount);
     const finished = this.#messages.find((message) => message.type === "finished");
     return { logits: this.#backend.firstLogits, tokens, cachedTokens: finished?.usage.cachedTokens ?? 0 };
   }
