@@ -49,10 +49,11 @@ class Tiles {
  */
 constexpr int kAheadBytes = 8192;
 /*
- * Bytes of two panels of rows that stay in the first cache while the weights of a block pass by: a stretch of inputs
- * (measured there: 8, 16, 24 and 32 KiB differ by less than a tenth).
+ * Bytes of two panels of rows that stay in the first cache while the weights of a block pass by: a stretch of inputs.
+ * The weights pass by without a place of their own there, so the rows may fill two thirds of it (measured there: 16 KiB
+ * are a tenth slower, and so is keeping the weights, or all inputs at once).
  */
-constexpr int kStretchBytes = 16 * 1024;
+constexpr int kStretchBytes = 32 * 1024;
 /* Pairs of a block: their weights stay in the second cache while all rows of a task pass by, the sums in the first. */
 constexpr int kMostPairs = 4;
 
@@ -62,6 +63,19 @@ constexpr int kStepBytes = 2 * spg::kTileBytes;
 inline void fetch_step(const unsigned char *weights) {
 #pragma GCC unroll 32
   for (int i = 0; i < kStepBytes; i += 64) __builtin_prefetch(weights + kAheadBytes + i, 0, 3);
+}
+
+/* Weights of a step. Those that two panels of rows read are gone from the first cache before they are read again. */
+template <bool kTwo>
+inline void load_weights(const unsigned char *weights) {
+  if (kTwo) {
+    _tile_stream_loadd(6, weights, 64);
+    _tile_stream_loadd(7, weights + spg::kTileBytes, 64);
+  } else {
+    _tile_loadd(6, weights, 64);
+    _tile_loadd(7, weights + spg::kTileBytes, 64);
+    fetch_step(weights);
+  }
 }
 
 /*
@@ -126,9 +140,7 @@ void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, 
   for (int tile = stretch.from; tile < stretch.end; tile++) {
     const size_t at = static_cast<size_t>(tile) * rowParts * spg::kTileBytes;
     for (int part = 0; part < matrix.parts; part++, weights += kStepBytes) {
-      _tile_loadd(6, weights, 64);
-      _tile_loadd(7, weights + spg::kTileBytes, 64);
-      if (!kTwo) fetch_step(weights);
+      load_weights<kTwo>(weights);
       if (kTwo) next.fetch();
       /* A product of the parts i and j is as small as one of the parts 0 and i + j. */
       for (int i = 0; i + part < rowParts; i++) {
@@ -212,9 +224,7 @@ void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Sca
     for (; tile < end; tile++, weights += kStepBytes) {
       const size_t at = static_cast<size_t>(tile) * spg::kTileBytes;
       _tile_loadd(4, rows.first + at, 64);
-      _tile_loadd(6, weights, 64);
-      _tile_loadd(7, weights + spg::kTileBytes, 64);
-      if (!kTwo) fetch_step(weights);
+      load_weights<kTwo>(weights);
       if (kTwo) next.fetch();
       _tile_dpbssd(0, 4, 6);
       _tile_dpbssd(1, 4, 7);
@@ -292,8 +302,32 @@ void multiply_block(const MatrixView &matrix, const PackedRows &packed, const Bl
   waiting.finish();
 }
 
+/* Whether sums go to where they belong as they are, or are added to what is there. */
+inline bool is_plain(const MatrixView &matrix, const ProductCall &call, const Block &block) {
+  return call.finish <= SPG_ADD && call.factor == 1.0f && !call.bias && !call.rowFactors &&
+         block.endPair * spg::kPairOutputs <= matrix.outputs;
+}
+
+inline void finish_plain(const ProductCall &call, const Block &block, const float *sums) {
+  const int numbers = (block.endPair - block.firstPair) * spg::kPairOutputs;
+  for (int r = 0; r < block.rows; r++, sums += spg::kPairOutputs) {
+    const float *own = sums;
+    float *out = out_row(call, block.panel * spg::kPanelRows + r) + block.firstPair * spg::kPairOutputs;
+    for (float *end = out + numbers; out < end; own += 32 * 32, out += spg::kPairOutputs) {
+      Vec first = load(own), second = load(own + kLanes);
+      if (call.finish == SPG_ADD) {
+        first = add(load(out), first);
+        second = add(load(out + kLanes), second);
+      }
+      store(out, first);
+      store(out + kLanes, second);
+    }
+  }
+}
+
 /* Row by row, so that what lies together is written together. */
 inline void finish_block(const MatrixView &matrix, const ProductCall &call, const Block &block, const float *sums) {
+  if (is_plain(matrix, call, block)) return finish_plain(call, block, sums);
   for (int row = 0; row < block.rows; row++, sums += spg::kPairOutputs) {
     const float *own = sums;
     for (int pair = block.firstPair; pair < block.endPair; pair++, own += 32 * 32) {
