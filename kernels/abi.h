@@ -104,8 +104,10 @@ enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2, SPG_MX8 = 3 
  * The forms of a matrix's weights. B16: bfloat16 numbers, one, two or three of which add up to a weight, so that
  * bfloat16, float16 and float32 are held as they are. INT8: numbers of 8 bits; an output's weights share a scale in
  * groups of at most 256 inputs. The rows of such a product are rounded to 8 bits in the same groups, each row alone.
+ * MX4: MXFP4 of the OCP Microscaling Formats specification 1.0, 4 bits a weight, 32 inputs of an output times a power of
+ * two; products give the bits of the same weights in B16.
  */
-enum spg_form { SPG_B16 = 0, SPG_INT8 = 1 };
+enum spg_form { SPG_B16 = 0, SPG_INT8 = 1, SPG_MX4 = 2 };
 
 /*
  * What becomes of a product. STORE: it is written; ADD: it is added to what is there; GATE: an output is
@@ -229,8 +231,8 @@ SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t 
 
 /*
  * Makes room for weights [outputs][inputs] in one of the forms, packed for the products of the context, which must be
- * closed after it. parts: of a weight in B16 (1 holds bfloat16 exactly, 2 float16, 3 float32); 1 in INT8. Weights are
- * zero until they are filled in.
+ * closed after it. parts: of a weight in B16 (1 holds bfloat16 exactly, 2 float16, 3 float32); 1 in the others. MX4
+ * takes inputs that are a multiple of 32. Weights are zero until they are filled in.
  */
 SPG_API int32_t spg_matrix_open(spg_context *context, int32_t form, int32_t parts, int32_t outputs, int32_t inputs,
                                 spg_matrix **out);
@@ -242,6 +244,13 @@ SPG_API int64_t spg_matrix_bytes(const spg_matrix *matrix);
  */
 SPG_API int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t type, int32_t row_count,
                                 int32_t first_output, int32_t every_other_panel);
+/*
+ * The same for MX4, which takes its weights so alone. blocks: rows of [inputs / 32][16] bytes, of which every row_step-th
+ * is taken, a byte with the lower input in its lower 4 bits; scales: rows of [inputs / 32] bytes s, at most 227, for
+ * 2^(s - 127). Blocks with scales below 2^-125 become zeros.
+ */
+SPG_API int32_t spg_matrix_fill_mx4(spg_matrix *matrix, const uint8_t *blocks, const uint8_t *scales, int32_t row_step,
+                                    int32_t row_count, int32_t first_output, int32_t every_other_panel);
 /*
  * out = finish(factor * x W^T + bias). x: [row_count] rows of float32, x_stride apart; norm: [inputs] weights of an
  * RMSNorm that x passes first, or NULL; bias: [outputs] or NULL. out: [row_count] rows of `outputs` (gates: half as

@@ -137,6 +137,7 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "processor",
     "products",
     "products_amx",
+    "products_mx4",
     "products_rows",
     "products_vector",
     "rope_table",

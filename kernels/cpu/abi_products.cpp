@@ -11,6 +11,8 @@ namespace {
 using namespace spg;
 
 constexpr int kMostRows = 1 << 20;
+/* 2^100: a number that is 6 times as large is far from bfloat16's greatest. */
+constexpr int kGreatestMx4Scale = 227;
 
 bool rows_fit(const MatrixView &view, const MatrixRows &rows) {
   if (rows.first < 0 || rows.count < 1 || rows.first >= view.outputs || rows.count > view.outputs) return false;
@@ -48,12 +50,28 @@ int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t type, i
   if (!matrix || !weights) return SPG_E_NULL;
   if (type != SPG_FLOAT32 && type != SPG_FLOAT16 && type != SPG_BFLOAT16) return SPG_E_TYPE;
   const MatrixRows rows{weights, type, first_output, row_count, every_other_panel != 0};
-  if (!rows_fit(matrix->view, rows)) return SPG_E_MATRIX;
+  if (matrix->view.form == SPG_MX4 || !rows_fit(matrix->view, rows)) return SPG_E_MATRIX;
   try {
     fill_matrix(*matrix, rows);
   } catch (const std::bad_alloc &) {
     return SPG_E_MEMORY;
   }
+  return SPG_OK;
+}
+
+int32_t spg_matrix_fill_mx4(spg_matrix *matrix, const uint8_t *blocks, const uint8_t *scales, int32_t row_step,
+                            int32_t row_count, int32_t first_output, int32_t every_other_panel) {
+  if (!matrix || !blocks || !scales) return SPG_E_NULL;
+  const MatrixView &view = matrix->view;
+  const MatrixRows rows{nullptr, 0, first_output, row_count, every_other_panel != 0};
+  if (view.form != SPG_MX4 || row_step < 1 || row_step > 2 || !rows_fit(view, rows)) return SPG_E_MATRIX;
+  for (int32_t row = 0; row < row_count; row++) {
+    const uint8_t *own = scales + static_cast<size_t>(row) * row_step * view.tiles;
+    for (int tile = 0; tile < view.tiles; tile++) {
+      if (own[tile] > kGreatestMx4Scale) return SPG_E_MATRIX;
+    }
+  }
+  fill_mx4(*matrix, {blocks, scales, row_step}, rows);
   return SPG_OK;
 }
 

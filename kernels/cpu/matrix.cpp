@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kMostOutputs = 1 << 24, kMostInputs = 1 << 20;
 constexpr int kRowsPerTask = 64;
+/* 2^-125: times 0.5 the least normal number. */
+constexpr int kLeastMx4Scale = 2;
 
 float float_of_bits(uint32_t bits) {
   float value;
@@ -90,6 +92,37 @@ void place_int8(const MatrixView &view, int output, std::vector<float> &values, 
   }
 }
 
+/* Writes one output's blocks; those whose numbers would leave bfloat16's normal ones below are zero. */
+void place_mx4(const spg_matrix &matrix, const Mx4Rows &weights, int row, int output) {
+  const MatrixView &view = matrix.view;
+  const size_t from = static_cast<size_t>(row) * weights.rowStep * view.tiles;
+  const int lane = output % kPanelOutputs, panel = output / kPanelOutputs % 2;
+  unsigned char *pair = matrix.memory + output / kPairOutputs * pair_bytes(view);
+  unsigned char *scales = matrix.memory + static_cast<size_t>(view.pairs) * pair_bytes(view) +
+                          static_cast<size_t>(output / kPairOutputs) * view.tiles * kPairOutputs;
+  for (int tile = 0; tile < view.tiles; tile++) {
+    const uint8_t *block = weights.blocks + (from + tile) * (kMx4Group / 2), scale = weights.scales[from + tile];
+    for (int two = 0; two < kMx4Group / 2; two++) {
+      pair[(2 * tile + panel) * kMx4TileBytes + two * kPanelOutputs + lane] = scale < kLeastMx4Scale ? 0 : block[two];
+    }
+    scales[tile * kPairOutputs + panel * kPanelOutputs + lane] = scale;
+  }
+}
+
+struct FillMx4Job {
+  const spg_matrix &matrix;
+  const Mx4Rows &weights;
+  const MatrixRows &rows;
+};
+
+void fill_mx4_task(void *argument, int task, int) {
+  const FillMx4Job &job = *static_cast<const FillMx4Job *>(argument);
+  const int end = (task + 1) * kRowsPerTask < job.rows.count ? (task + 1) * kRowsPerTask : job.rows.count;
+  for (int row = task * kRowsPerTask; row < end; row++) {
+    place_mx4(job.matrix, job.weights, row, output_of(job.rows, row));
+  }
+}
+
 struct FillJob {
   const spg_matrix &matrix;
   const MatrixRows &rows;
@@ -116,9 +149,10 @@ void fill_task(void *argument, int task, int) {
 }
 
 int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix &matrix) {
-  if (form != SPG_B16 && form != SPG_INT8) return SPG_E_TYPE;
+  if (form != SPG_B16 && form != SPG_INT8 && form != SPG_MX4) return SPG_E_TYPE;
   const bool partsAllowed = form == SPG_B16 ? parts >= 1 && parts <= 3 : parts == 1;
   if (!partsAllowed || outputs < 1 || outputs > kMostOutputs || inputs < 1 || inputs > kMostInputs) return SPG_E_MATRIX;
+  if (form == SPG_MX4 && inputs % kMx4Group != 0) return SPG_E_MATRIX;
   MatrixView &view = matrix.view;
   view.form = form;
   view.outputs = outputs;
@@ -129,10 +163,12 @@ int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix 
   view.groups = form == SPG_INT8 ? (view.tiles + kGroupTiles - 1) / kGroupTiles : 0;
   const size_t numbers = static_cast<size_t>(view.pairs) * pair_bytes(view);
   const size_t scales = static_cast<size_t>(view.pairs) * view.groups * kPairOutputs;
-  matrix.bytes = numbers + scales * (sizeof(float) + sizeof(int32_t));
+  const size_t blocks = form == SPG_MX4 ? static_cast<size_t>(view.pairs) * view.tiles * kPairOutputs : 0;
+  matrix.bytes = numbers + blocks + scales * (sizeof(float) + sizeof(int32_t));
   matrix.memory = static_cast<unsigned char *>(map_zero_pages(matrix.bytes, true));
   if (!matrix.memory) return SPG_E_MEMORY;
   view.data = matrix.memory;
+  view.blockScales = matrix.memory + numbers;
   view.scales = reinterpret_cast<const float *>(matrix.memory + numbers);
   view.sums = reinterpret_cast<const int32_t *>(view.scales + scales);
   return SPG_OK;
@@ -141,6 +177,11 @@ int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix 
 int output_of(const MatrixRows &rows, int row) {
   if (!rows.everyOtherPanel) return rows.first + row;
   return rows.first + row / kPanelOutputs * kPairOutputs + row % kPanelOutputs;
+}
+
+void fill_mx4(spg_matrix &matrix, const Mx4Rows &weights, const MatrixRows &rows) {
+  FillMx4Job job{matrix, weights, rows};
+  matrix.context->threads->run((rows.count + kRowsPerTask - 1) / kRowsPerTask, fill_mx4_task, &job);
 }
 
 void fill_matrix(spg_matrix &matrix, const MatrixRows &rows) {

@@ -26,11 +26,19 @@ struct MatrixRows {
   bool everyOtherPanel;
 };
 
+/* Rows of blocks of MXFP4, and their scales; every rowStep-th row is taken. */
+struct Mx4Rows {
+  const uint8_t *blocks, *scales;
+  int rowStep;
+};
+
 /* Sets out a matrix of zeros. Returns an spg_status. */
 int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix &matrix);
 /* The output that a row becomes. */
 int output_of(const MatrixRows &rows, int row);
 void fill_matrix(spg_matrix &matrix, const MatrixRows &rows);
+/* `rows` says where they go; it has no weights. */
+void fill_mx4(spg_matrix &matrix, const Mx4Rows &weights, const MatrixRows &rows);
 
 /* The rows of one product, and the product itself, on the threads of a context. */
 int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,

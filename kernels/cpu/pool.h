@@ -20,6 +20,8 @@ struct spg_context {
   std::unique_ptr<spg::ThreadPool> threads;
   /* The rows of the product that runs, packed, and the scales of int8 rows. */
   spg::FloatBuffer packedRows, rowScales;
+  /* For each thread some pairs of weights in mx4 as bfloat16 numbers. */
+  spg::FloatBuffer widened;
 };
 
 struct spg_pool {

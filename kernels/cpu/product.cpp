@@ -35,14 +35,33 @@ void norm_task(void *argument, int task, int) {
   job.kernels.normRows(job.call, first, end < job.rows ? end : job.rows);
 }
 
+/* Weights in mx4, and memory of each thread for some pairs of them in b16; none: the matrix is multiplied by as it is. */
+struct Narrow {
+  const MatrixView *weights;
+  unsigned char *memory;
+};
+
 struct Job {
   const ProductTable &kernels;
   const MatrixView &matrix;
   const PlainRows &plain;
   const PackedRows &rows;
   const ProductCall &call;
+  Narrow narrow;
   int panels, panelsPerTask, pairsPerTask;
 };
+
+/* Pairs that a thread widens at a time: two stay in the second cache beside rows, and one row reads each but once. */
+constexpr int kWidenedPairs = 2;
+
+/* The matrix as products see it: mx4 as b16, whose data come in parts. */
+MatrixView wide_view(const MatrixView &matrix) {
+  MatrixView view = matrix;
+  if (matrix.form != SPG_MX4) return view;
+  view.form = SPG_B16;
+  view.data = nullptr;
+  return view;
+}
 
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
@@ -53,15 +72,30 @@ void pack_task(void *argument, int task, int) {
   job.kernels.packRows(job.matrix, job.plain, job.rows, task);
 }
 
+/* Multiplies by some pairs; those in mx4 are widened in this thread's memory before. */
+void multiply_range(const Job &job, const ProductRange &range, int thread) {
+  if (!job.narrow.weights) return job.kernels.multiply(job.matrix, job.rows, job.call, range);
+  unsigned char *memory = job.narrow.memory + thread * kWidenedPairs * pair_bytes(job.matrix);
+  MatrixView some = job.matrix;
+  some.data = memory;
+  for (int pair = range.firstPair; pair < range.endPair; pair += kWidenedPairs) {
+    const int end = pair + kWidenedPairs < range.endPair ? pair + kWidenedPairs : range.endPair;
+    job.kernels.widenPairs(*job.narrow.weights, pair, end, memory);
+    some.firstPair = pair;
+    job.kernels.multiply(some, job.rows, job.call, {pair, end, range.firstPanel, range.endPanel});
+  }
+}
+
 /* Tasks of the same pairs follow each other, so that their weights are in a cache. */
-void multiply_task(void *argument, int task, int) {
+void multiply_task(void *argument, int task, int thread) {
   const Job &job = *static_cast<const Job *>(argument);
   const int slices = divide_up(job.panels, job.panelsPerTask);
   const int firstPair = task / slices * job.pairsPerTask, firstPanel = task % slices * job.panelsPerTask;
   const int endPair = firstPair + job.pairsPerTask, endPanel = firstPanel + job.panelsPerTask;
-  job.kernels.multiply(job.matrix, job.rows, job.call,
-                       {firstPair, endPair < job.matrix.pairs ? endPair : job.matrix.pairs, firstPanel,
-                        endPanel < job.panels ? endPanel : job.panels});
+  multiply_range(job,
+                 {firstPair, endPair < job.matrix.pairs ? endPair : job.matrix.pairs, firstPanel,
+                  endPanel < job.panels ? endPanel : job.panels},
+                 thread);
 }
 
 /* Packs some rows and multiplies them at once, so that they stay in this thread's caches. */
@@ -101,21 +135,25 @@ void run_norm(spg_context &context, const NormCall &call, int rows) {
   run_tasks(context, serial, divide_up(rows, kNormRows), norm_task, job);
 }
 
-int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,
+int32_t run_product(spg_context &context, const MatrixView &stored, const PlainRows &plain, int rows, int parts,
                     const ProductCall &call) {
+  const MatrixView matrix = wide_view(stored);
+  const bool isNarrow = stored.form == SPG_MX4;
+  const int threads = context.threads->size();
   const int panels = divide_up(rows, kPanelRows), used = parts > matrix.parts ? parts : matrix.parts;
   const ProductTable &kernels = *context.products;
   const size_t panelBytes = kernels.panelBytes(matrix, used);
   try {
     context.packedRows.reserve(panels * panelBytes / sizeof(float));
     context.rowScales.reserve(static_cast<size_t>(panels) * matrix.groups * kPanelRows);
+    if (isNarrow) context.widened.reserve(threads * kWidenedPairs * pair_bytes(matrix) / sizeof(float));
   } catch (const std::bad_alloc &) {
     return SPG_E_MEMORY;
   }
   const PackedRows packed{reinterpret_cast<unsigned char *>(context.packedRows.data()), panelBytes,
                           context.rowScales.data(), used, rows};
-  Job job{kernels, matrix, plain, packed, call, panels, 0, 0};
-  const int threads = context.threads->size();
+  const Narrow narrow{isNarrow ? &stored : nullptr, reinterpret_cast<unsigned char *>(context.widened.data())};
+  Job job{kernels, matrix, plain, packed, call, narrow, panels, 0, 0};
   if (panels >= kOwnPanels * threads) {
     deal_out_rows(threads, job);
     run_tasks(context, false, divide_up(panels, job.panelsPerTask), whole_task, job);

@@ -10,6 +10,7 @@
 #include "products.h"
 
 #include "products_amx.h"
+#include "products_mx4.h"
 #include "products_rows.h"
 #include "products_vector.h"
 
@@ -43,7 +44,7 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
 namespace spg {
 
 const ProductTable *SPG_PRODUCT_TABLE() {
-  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows};
+  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows, widen_pairs};
   return &table;
 }
 

@@ -11,6 +11,9 @@
  *   [pair][tile][part][panel of the pair][16][16 outputs][2 or 4 inputs]
  *
  * Inputs and outputs that the matrix does not have are zero.
+ *
+ * MX4 is cut as bfloat16 is, a tile of a panel being [16][16 outputs] bytes, each two inputs of an output, the first in
+ * the lower bits; and 16 scales, of the tile's inputs for each output.
  */
 #ifndef SPANGATE_KERNELS_PRODUCTS_H
 #define SPANGATE_KERNELS_PRODUCTS_H
@@ -25,6 +28,9 @@ namespace spg {
 constexpr int kPanelOutputs = 16;
 constexpr int kPairOutputs = 2 * kPanelOutputs;
 constexpr int kTileBytes = 1024;
+/* MX4: a tile that becomes kTileBytes of bfloat16 numbers, and the inputs that share a scale, a tile's. */
+constexpr int kMx4TileBytes = 256;
+constexpr int kMx4Group = 32;
 /* Rows that AMX multiplies at a time. */
 constexpr int kPanelRows = 16;
 /* int8: at most so many tiles share a scale; groups are as equal as whole tiles allow. */
@@ -40,14 +46,18 @@ struct MatrixView {
   int parts;
   /* int8: scales along the inputs. */
   int groups;
+  /* The pair with which `data` begins. */
+  int firstPair;
   const unsigned char *data;
+  /* mx4, [pair][tile][32]. */
+  const unsigned char *blockScales;
   /* int8, [pair][group][32]: a weight is its number times the scale; 128 times the sum of a group's numbers. */
   const float *scales;
   const int32_t *sums;
 };
 
 static inline int tile_inputs(const MatrixView &matrix) {
-  return matrix.form == SPG_B16 ? 32 : 64;
+  return matrix.form == SPG_INT8 ? 64 : 32;
 }
 
 /* The first tile of a group; of the group after the last one, the number of tiles. */
@@ -56,7 +66,11 @@ static inline int group_start(const MatrixView &matrix, int group) {
 }
 
 static inline size_t pair_bytes(const MatrixView &matrix) {
-  return static_cast<size_t>(2) * matrix.tiles * matrix.parts * kTileBytes;
+  return static_cast<size_t>(2) * matrix.tiles * matrix.parts * (matrix.form == SPG_MX4 ? kMx4TileBytes : kTileBytes);
+}
+
+static inline const unsigned char *pair_data(const MatrixView &matrix, int pair) {
+  return matrix.data + static_cast<size_t>(pair - matrix.firstPair) * pair_bytes(matrix);
 }
 
 /* The rows of a product as packRows leaves them. */
@@ -130,6 +144,8 @@ struct ProductTable {
                    const ProductRange &range);
   /* Rows [firstRow, endRow). */
   void (*normRows)(const NormCall &call, int firstRow, int endRow);
+  /* Pairs [firstPair, endPair) of a matrix in mx4 as they would lie in b16. */
+  void (*widenPairs)(const MatrixView &matrix, int firstPair, int endPair, unsigned char *out);
 };
 
 const ProductTable *amx_products();

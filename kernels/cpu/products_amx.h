@@ -277,7 +277,7 @@ void multiply_part(const MatrixView &matrix, const PackedRows &packed, const Blo
                    WaitingGroup &waiting, NextWeights &next, float *sums) {
   const Stretch stretch = stretch_of(matrix, block, part.index);
   const size_t before = static_cast<size_t>(steps_before(matrix, stretch.from)) * kStepBytes;
-  const unsigned char *weights = matrix.data + part.pair * spg::pair_bytes(matrix) + before;
+  const unsigned char *weights = spg::pair_data(matrix, part.pair) + before;
   const unsigned char *first = packed.data + block.panel * packed.panelBytes;
   const RowTiles rows{first, first + packed.panelBytes, block.rows};
   if (matrix.form == SPG_B16) return multiply_b16<kTwo>(matrix, rows, packed.parts, stretch, weights, next, sums);
@@ -348,7 +348,7 @@ inline int stretches_of(const MatrixView &matrix, const PackedRows &packed) {
 inline NextWeights share_of_next(const MatrixView &matrix, const Block &block, int turn, int turns) {
   const int steps = (block.endPair - block.firstPair) * steps_before(matrix, units_of(matrix));
   const int lines = (kStepBytes / 64 + turns - 1) / turns;
-  const unsigned char *next = matrix.data + block.endPair * spg::pair_bytes(matrix);
+  const unsigned char *next = spg::pair_data(matrix, block.endPair);
   const size_t bytes = static_cast<size_t>(steps) * kStepBytes, done = static_cast<size_t>(turn) * steps * lines * 64;
   return done < bytes ? NextWeights(next + done, lines) : NextWeights();
 }

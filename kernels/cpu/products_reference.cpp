@@ -22,7 +22,7 @@ const unsigned char *weight_at(const MatrixView &matrix, int output, int input) 
   const size_t tile = static_cast<size_t>(input / inputs) * matrix.parts * 2 + output / kPanelOutputs % 2;
   const int at = (input % inputs / together * kPanelOutputs + output % kPanelOutputs) * 4 +
                  input % together * (4 / together);
-  return matrix.data + output / kPairOutputs * pair_bytes(matrix) + tile * kTileBytes + at;
+  return pair_data(matrix, output / kPairOutputs) + tile * kTileBytes + at;
 }
 
 size_t panel_bytes(const MatrixView &matrix, int) {
@@ -90,6 +90,24 @@ void pack_rows(const MatrixView &matrix, const PlainRows &plain, const PackedRow
     for (int group = 0; group < matrix.groups; group++) {
       packed.scales[static_cast<size_t>(row) * matrix.groups + group] =
           quantize(matrix, plain, row, group, factor, reinterpret_cast<int8_t *>(packed.data) + start);
+    }
+  }
+}
+
+void widen_pairs(const MatrixView &matrix, int firstPair, int endPair, unsigned char *out) {
+  static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  for (int pair = firstPair; pair < endPair; pair++) {
+    const unsigned char *numbers = pair_data(matrix, pair);
+    const unsigned char *scales = matrix.blockScales + static_cast<size_t>(pair) * matrix.tiles * kPairOutputs;
+    for (size_t i = 0; i < static_cast<size_t>(matrix.tiles) * kPairOutputs * 32; i++, out += 2) {
+      const size_t panel = i / 512, two = i % 512 / 32, output = i % 32 / 2;
+      const unsigned char both = numbers[panel * kMx4TileBytes + two * 16 + output];
+      const int number = i % 2 == 0 ? both & 15 : both >> 4;
+      const float weight = ldexpf(number & 8 ? -values[number & 7] : values[number], scales[panel * 16 + output] - 127);
+      uint32_t bits;
+      memcpy(&bits, &weight, sizeof bits);
+      const uint16_t half = static_cast<uint16_t>(bits >> 16);
+      memcpy(out, &half, sizeof half);
     }
   }
 }
@@ -162,7 +180,7 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
 }
 
 const ProductTable *reference_products() {
-  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows};
+  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows, widen_pairs};
   return &table;
 }
 

@@ -230,7 +230,7 @@ inline void multiply_float_rows(const MatrixView &matrix, const PackedRows &pack
   const float *rows = reinterpret_cast<const float *>(packed.data) + row * stride;
   const FloatKernel kernel = matrix.parts == 1 ? float_kernel<true>(count) : float_kernel<false>(count);
   for (int pass = 0; pass < kPasses; pass++) {
-    kernel(matrix, rows, stride, matrix.data + pair * spg::pair_bytes(matrix), pass, sums);
+    kernel(matrix, rows, stride, spg::pair_data(matrix, pair), pass, sums);
   }
 }
 
@@ -238,7 +238,7 @@ inline void multiply_int8_rows(const MatrixView &matrix, const PackedRows &packe
                                float *sums) {
   const int panel = row / spg::kPanelRows, at = row % spg::kPanelRows;
   const unsigned char *rows = packed.data + panel * packed.panelBytes + at * 64;
-  const unsigned char *weights = matrix.data + pair * spg::pair_bytes(matrix);
+  const unsigned char *weights = spg::pair_data(matrix, pair);
   memset(sums, 0, count * spg::kPairOutputs * sizeof(float));
   const GroupKernel kernel = group_kernel(count);
   for (int group = 0; group < matrix.groups; group++) {

@@ -1,7 +1,7 @@
 /** What sets gpt-oss, mixtures of experts, Gemma 2 and other late families apart: defaults, tensors, refusals. */
 import { describe, expect, test } from "bun:test";
 import { cpuOnlyPart, parseModelConfig } from "../../worker/model/config.ts";
-import { widenMxfp4 } from "../../worker/model/stored-form.ts";
+import { assertMxfp4Scales, widenMxfp4 } from "../../worker/model/stored-form.ts";
 import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
 import { Weights } from "../../worker/model/weights.ts";
 import { Random } from "../native/random.ts";
@@ -109,13 +109,13 @@ function fromE2m1(bits: number): number {
 describe("MXFP4", () => {
   test("every number at scales from the least to the greatest", () => {
     const blocks = Uint8Array.from({ length: 48 }, (_, i) => (i % 16) + 16 * ((i + 3) % 16));
-    const values = widenMxfp4(blocks, Uint8Array.of(0, 127, 227), "model.safetensors");
+    const values = widenMxfp4({ blocks, scales: Uint8Array.of(0, 127, 227) });
     for (const [i, value] of values.entries()) {
       const bits = i % 2 === 0 ? blocks[i >> 1] & 15 : blocks[i >> 1] >> 4;
       expect(value).toBe(Math.fround(fromE2m1(bits) * 2 ** [-127, 0, 100][Math.floor(i / 32)]));
     }
-    expect(() => widenMxfp4(blocks, Uint8Array.of(0, 255, 0), "x")).toThrow(/x: scale 1 of a tensor in mxfp4 is 255/);
-    expect(() => widenMxfp4(blocks, Uint8Array.of(0, 0, 228), "x")).toThrow(/scale 2/);
+    expect(() => assertMxfp4Scales(Uint8Array.of(0, 255, 0), "x")).toThrow(/x: scale 1 of a tensor in mxfp4 is 255/);
+    expect(() => assertMxfp4Scales(Uint8Array.of(0, 0, 228), "x")).toThrow(/scale 2/);
   });
 
   const raw = rawOf("GptOss", { ...few, ...mxfp4 });

@@ -9,7 +9,7 @@
  *   fp8, without                  F8_E4M3, `weight_scale`, one for the tensor
  *   fbgemm_fp8                    F8_E4M3, `weight_scale`, one for each row
  *   compressed-tensors            F8_E4M3 or I8, `weight_scale`, by the strategy of its groups
- *   mxfp4                         experts in 4 bits, as stored-form.ts and tensor-layout.ts describe them
+ *   mxfp4                         experts in 4 bits, as stored-form.ts and tensor-layout.ts describe them; not widened
  * Scales of inputs and of KV are not used: activations and KV keep more bits here than in 8-bit arithmetic.
  */
 import { z } from "zod";

@@ -140,15 +140,38 @@ const e8m0Bias = 127;
 /** Greater scales are refused: their weights might leave bfloat16, and no model has them. 255 is no number. */
 const greatestMxfp4Scale = e8m0Bias + 100;
 
-/**
- * Weights of MXFP4 in float32, exactly.
- * @param blocks 16 bytes each, the weight with the lower index in the lower 4 bits
- * @param scales a byte s for each block, which stands for 2^(s - 127)
- * @throws ModelError for a scale that is no number, or beyond 2^100
- */
-export function widenMxfp4(blocks: Uint8Array, scales: Uint8Array, file: string): Float32Array {
+/** Weights in MXFP4. */
+export interface Mxfp4 {
+  /** 16 bytes each, the weight with the lower index in the lower 4 bits */
+  readonly blocks: Uint8Array;
+  /** A byte s for each block, which stands for 2^(s - 127). */
+  readonly scales: Uint8Array;
+}
+
+/** @throws ModelError for a scale that is no number, or beyond 2^100 */
+export function assertMxfp4Scales(scales: Uint8Array, file: string): void {
   const bad = scales.findIndex((scale) => scale > greatestMxfp4Scale);
   if (bad >= 0) throw new ModelError(`${file}: scale ${bad} of a tensor in mxfp4 is ${scales[bad]}, above 2^100`);
+}
+
+/**
+ * A logical tensor's blocks, from its first row on: where it is every other row of its expert's, so are these.
+ * @returns undefined where it is not stored so. @throws ModelError for a scale that is none
+ */
+export function readMxfp4(tensor: StoredTensor): Mxfp4 | undefined {
+  const { mxfp4Scales, stack, file } = tensor;
+  if (mxfp4Scales === undefined || stack === undefined) return undefined;
+  const scales = readTensorBytes(mxfp4Scales);
+  assertMxfp4Scales(scales, file);
+  const firstBlock = (stack.firstRow * scales.length) / stack.rows;
+  return {
+    blocks: readTensorBytes(tensor).subarray(firstBlock * mxfp4BlockBytes),
+    scales: scales.subarray(firstBlock),
+  };
+}
+
+/** Weights of MXFP4 in float32, exactly. */
+export function widenMxfp4({ blocks, scales }: Mxfp4): Float32Array {
   const values = new Float32Array(2 * blocks.length);
   for (const [block, byte] of scales.entries()) {
     const scale = 2 ** (byte - e8m0Bias);
@@ -163,7 +186,11 @@ export function widenMxfp4(blocks: Uint8Array, scales: Uint8Array, file: string)
 /** A logical tensor in float32, in stored order. */
 export function readStored(tensor: StoredTensor): Float32Array {
   const bytes = readTensorBytes(tensor);
-  if (tensor.mxfp4Scales) return widenMxfp4(bytes, readTensorBytes(tensor.mxfp4Scales), tensor.file);
+  if (tensor.mxfp4Scales) {
+    const scales = readTensorBytes(tensor.mxfp4Scales);
+    assertMxfp4Scales(scales, tensor.file);
+    return widenMxfp4({ blocks: bytes, scales });
+  }
   const values = widen(tensor.dtype, bytes);
   applyScales(values, tensor);
   return values;

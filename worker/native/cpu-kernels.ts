@@ -11,7 +11,7 @@ import { finishCodes, Matrix, type MatrixOptions, type Norm } from "./matrix.ts"
 export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
 export { kvBytesOf } from "./kv-pool.ts";
 export { KernelError } from "./library.ts";
-export type { Matrix, MatrixOptions, Norm, ProductOptions, StoredWeights } from "./matrix.ts";
+export type { Matrix, MatrixOptions, Norm, ProductOptions, RowsPlace, StoredWeights } from "./matrix.ts";
 export { isGate } from "./matrix.ts";
 
 const isaCodes = {

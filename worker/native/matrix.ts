@@ -2,7 +2,7 @@
 import type { Pointer } from "bun:ffi";
 import { assertInteger, assertLength, type KernelLibrary, openHandle } from "./library.ts";
 
-const formCodes = { b16: 0, int8: 1 } as const;
+const formCodes = { b16: 0, int8: 1, mx4: 2 } as const;
 export const finishCodes = { store: 0, add: 1, gate: 2, gateGelu: 3, gateClamped: 4, cap: 5 } as const;
 const typeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
 
@@ -12,10 +12,18 @@ export interface StoredWeights {
   readonly type: keyof typeof typeCodes;
 }
 
+/** Rows of blocks of MXFP4 as they stand in a file: [row, inputs / 32, 16] bytes, and [row, inputs / 32] scales. */
+export interface StoredBlocks {
+  readonly blocks: Uint8Array;
+  readonly scales: Uint8Array;
+  /** 2: every other row is taken. */
+  readonly rowStep: 1 | 2;
+}
+
 export interface MatrixOptions {
   readonly outputs: number;
   readonly inputs: number;
-  /** b16: bfloat16 numbers, `parts` of which add up to a weight. int8: numbers of 8 bits with scales. */
+  /** b16: bfloat16 numbers, `parts` of which add up to a weight. int8: numbers of 8 bits with scales. mx4: MXFP4. */
   readonly form: keyof typeof formCodes;
   /** b16: 1 holds bfloat16 exactly, 2 float16, 3 float32. Default 1. */
   readonly parts?: 1 | 2 | 3;
@@ -100,6 +108,21 @@ export class Matrix {
     const call = this.#library.symbols.spg_matrix_fill;
     const status = call(this.#open(), data, typeCodes[type], rowCount, firstOutput, everyOtherPanel ? 1 : 0);
     this.#library.check("fill", status);
+  }
+
+  /** The same for a matrix in mx4. @throws KernelError when they do not fit in, or a scale is above 2^100 */
+  fillBlocks(
+    { blocks, scales, rowStep }: StoredBlocks,
+    { rowCount, firstOutput, everyOtherPanel = false }: RowsPlace,
+  ): void {
+    assertInteger("rowCount", rowCount, 1, 2 ** 24);
+    assertInteger("firstOutput", firstOutput, 0, 2 ** 24);
+    const groups = Math.ceil(this.options.inputs / 32) * ((rowCount - 1) * rowStep + 1);
+    assertLength("blocks", blocks, groups * 16);
+    assertLength("scales", scales, groups);
+    const call = this.#library.symbols.spg_matrix_fill_mx4;
+    const status = call(this.#open(), blocks, scales, rowStep, rowCount, firstOutput, everyOtherPanel ? 1 : 0);
+    this.#library.check("fillBlocks", status);
   }
 
   /** Multiplies the first `rowCount` rows of x; a row's bits depend on that row alone. `out` must not overlap x. */

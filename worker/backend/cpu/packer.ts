@@ -1,10 +1,10 @@
 /** Makes matrices and norms of a model's weights, for products of our own. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { LayerNorms } from "../../model/family.ts";
-import { holdsBfloat16, type StoredTensor } from "../../model/stored-form.ts";
+import { holdsBfloat16, readMxfp4, type StoredTensor } from "../../model/stored-form.ts";
 import { layerNorm } from "../../model/tensor-layout.ts";
 import type { Weights } from "../../model/weights.ts";
-import type { CpuKernels, Matrix, Norm } from "../../native/cpu-kernels.ts";
+import type { CpuKernels, Matrix, Norm, RowsPlace } from "../../native/cpu-kernels.ts";
 import type { DenseParts, WeightMode } from "./dense.ts";
 
 /** Outputs that lie together in a matrix (kernels/abi.h: GATE). */
@@ -103,7 +103,7 @@ export class Packer {
     let firstOutput = 0;
     for (const [index, name] of names.entries()) {
       const rowCount = rowCounts[index];
-      matrix.fill({ data: this.#weights.float32(name), type: "float32" }, { rowCount, firstOutput });
+      this.#fill(matrix, name, { rowCount, firstOutput });
       firstOutput += rowCount;
     }
     return matrix;
@@ -112,6 +112,9 @@ export class Packer {
   #open(names: readonly string[], outputs: number, weightMode: WeightMode): Matrix {
     const infos = names.map((name) => this.#weights.info(name));
     const inputs = infos[0].shape[1];
+    // 4 bits stay what they are: fewer than 8, and exact.
+    if (infos.every(({ mxfp4Scales }) => mxfp4Scales))
+      return this.#kernels.openMatrix({ outputs, inputs, form: "mx4" });
     if (weightMode === "int8") return this.#kernels.openMatrix({ outputs, inputs, form: "int8" });
     const parts = partsOf(infos);
     return this.#kernels.openMatrix({ outputs, inputs, form: "b16", parts });
@@ -134,8 +137,15 @@ export class Packer {
     const matrix = this.#open([gate, up], 2 * paddedOutputs(rowCount), this.#weightMode);
     for (const [index, name] of [gate, up].entries()) {
       const place = { rowCount, firstOutput: index * panelOutputs, everyOtherPanel: true };
-      matrix.fill({ data: this.#weights.float32(name), type: "float32" }, place);
+      this.#fill(matrix, name, place);
     }
     return matrix;
+  }
+
+  #fill(matrix: Matrix, name: string, place: RowsPlace): void {
+    const info = this.#weights.info(name);
+    const blocks = matrix.options.form === "mx4" ? readMxfp4(info) : undefined;
+    if (blocks) matrix.fillBlocks({ ...blocks, rowStep: info.stack?.step ?? 1 }, place);
+    else matrix.fill({ data: this.#weights.float32(name), type: "float32" }, place);
   }
 }
