@@ -123,6 +123,17 @@ enum spg_layer { SPG_ROTATES = 1, SPG_SECOND_ROPE = 2, SPG_SLIDES = 4 };
 typedef struct spg_context spg_context;
 typedef struct spg_matrix spg_matrix;
 typedef struct spg_pool spg_pool;
+typedef struct spg_sequence spg_sequence;
+
+/* The buffers that a sequence's operations read and write: rows of float32. */
+enum spg_buffer {
+  SPG_RESIDUAL = 0,
+  SPG_QKV = 1,
+  SPG_ATTENTION = 2,
+  SPG_BRANCH = 3,
+  SPG_GATED = 4,
+  SPG_LOGITS = 5
+};
 
 /* 18 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
 typedef struct spg_pool_config {
@@ -272,6 +283,35 @@ SPG_API int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t r
 SPG_API int32_t spg_norm_rows(spg_context *context, const float *x, int32_t row_count, int32_t width, int32_t x_stride,
                               const float *norm, float norm_eps, int32_t finish, float factor, float *out,
                               int32_t out_stride);
+
+/*
+ * SEQUENCES. The operations of a model's step are named once, in their order, and then run by one call for each step:
+ * the same functions as spg_multiply, spg_norm_rows and spg_attention, and the same bits. Norms and biases are copied;
+ * matrices and the pool must outlive the sequence. Arguments are those of the functions above; x and out are spg_buffer.
+ */
+SPG_API int32_t spg_sequence_open(spg_pool *pool, spg_sequence **out);
+SPG_API void spg_sequence_close(spg_sequence *sequence);
+SPG_API int32_t spg_sequence_product(spg_sequence *sequence, const spg_matrix *matrix, int32_t x, int32_t x_stride,
+                                     const float *norm, float norm_eps, int32_t parts, int32_t finish, float factor,
+                                     const float *bias, int32_t out, int32_t out_stride);
+/* offset: floats before the first number of x, and of out. */
+SPG_API int32_t spg_sequence_norm(spg_sequence *sequence, int32_t x, int32_t offset, int32_t width, int32_t x_stride,
+                                  const float *norm, float norm_eps, int32_t finish, float factor, int32_t out,
+                                  int32_t out_stride);
+/* Attention of a layer, from QKV to ATTENTION. */
+SPG_API int32_t spg_sequence_attention(spg_sequence *sequence, int32_t layer, const float *q_norm, const float *k_norm);
+/*
+ * Runs operations [first, end) for row_count rows; attention is among them only where a step of as many rows has begun.
+ * Each buffer has row_count rows of its stride.
+ */
+SPG_API int32_t spg_sequence_run(spg_sequence *sequence, int32_t first, int32_t end, int32_t row_count, float *residual,
+                                 float *qkv, float *attention, float *branch, float *gated, float *logits);
+
+/*
+ * For each of row_count rows of `width` floats the index of its greatest number, the first of equal ones; -1 where one is
+ * NaN or the greatest is not finite.
+ */
+SPG_API int32_t spg_greatest(spg_context *context, const float *x, int32_t row_count, int32_t width, int32_t *out);
 
 #ifdef __cplusplus
 }

@@ -121,11 +121,14 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "products_reference",
     "processor",
     "sealed",
+    "sequence",
+    "greatest",
   ];
   const headers = [
     "attend",
     "blend",
     "gcm",
+    "greatest",
     "heads",
     "internal",
     "matrix",
@@ -141,6 +144,7 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "products_rows",
     "products_vector",
     "rope_table",
+    "sequence",
     "step",
     "threads",
     "vector",

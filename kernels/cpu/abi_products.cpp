@@ -21,6 +21,24 @@ bool rows_fit(const MatrixView &view, const MatrixRows &rows) {
 
 }
 
+namespace spg {
+
+bool product_fits(const MatrixView &view, const ProductArguments &a) {
+  const bool gates = is_gate(a.finish);
+  if (a.rows < 1 || a.rows > kMostRows || a.xStride < view.inputs || a.parts < 1 || a.parts > 3) return false;
+  if (a.finish < SPG_STORE || a.finish > SPG_CAP || !isfinite(a.factor)) return false;
+  if (a.finish == SPG_CAP && a.factor <= 0) return false;
+  if (gates && (view.outputs % kPairOutputs != 0 || a.factor != 1)) return false;
+  return a.outStride >= (gates ? view.outputs / 2 : view.outputs);
+}
+
+bool norm_fits(const NormArguments &a) {
+  if (a.width < 1 || a.xStride < a.width || a.outStride < a.width) return false;
+  return (a.finish == SPG_STORE || a.finish == SPG_ADD) && isfinite(a.factor);
+}
+
+}
+
 extern "C" {
 
 int32_t spg_matrix_open(spg_context *context, int32_t form, int32_t parts, int32_t outputs, int32_t inputs,
@@ -81,12 +99,7 @@ int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t row_count
                      const int32_t *out_rows) {
   if (!matrix || !x || !out) return SPG_E_NULL;
   const MatrixView &view = matrix->view;
-  const bool gates = is_gate(finish);
-  if (row_count < 1 || row_count > kMostRows || x_stride < view.inputs || parts < 1 || parts > 3) return SPG_E_PRODUCT;
-  if (finish < SPG_STORE || finish > SPG_CAP || !isfinite(factor)) return SPG_E_PRODUCT;
-  if (finish == SPG_CAP && factor <= 0) return SPG_E_PRODUCT;
-  if (gates && (view.outputs % kPairOutputs != 0 || factor != 1)) return SPG_E_PRODUCT;
-  if (out_stride < (gates ? view.outputs / 2 : view.outputs)) return SPG_E_PRODUCT;
+  if (!product_fits(view, {row_count, x_stride, parts, finish, factor, out_stride})) return SPG_E_PRODUCT;
   if ((out_rows || row_factors) && finish != SPG_ADD) return SPG_E_PRODUCT;
   for (int32_t i = 0; i < row_count; i++) {
     if (x_rows && (x_rows[i] < 0 || x_rows[i] >= kMostRows)) return SPG_E_PRODUCT;
@@ -101,8 +114,8 @@ int32_t spg_norm_rows(spg_context *context, const float *x, int32_t row_count, i
                       const float *norm, float norm_eps, int32_t finish, float factor, float *out,
                       int32_t out_stride) {
   if (!context || !x || !norm || !out) return SPG_E_NULL;
-  if (row_count < 1 || row_count > kMostRows || width < 1 || x_stride < width || out_stride < width) return SPG_E_PRODUCT;
-  if ((finish != SPG_STORE && finish != SPG_ADD) || !isfinite(factor)) return SPG_E_PRODUCT;
+  if (row_count < 1 || row_count > kMostRows) return SPG_E_PRODUCT;
+  if (!norm_fits({width, x_stride, finish, factor, out_stride})) return SPG_E_PRODUCT;
   const PlainRows rows{x, static_cast<size_t>(x_stride), nullptr, norm, norm_eps};
   run_norm(*context, {rows, width, finish == SPG_ADD, factor, out, static_cast<size_t>(out_stride)}, row_count);
   return SPG_OK;

@@ -40,6 +40,20 @@ void fill_matrix(spg_matrix &matrix, const MatrixRows &rows);
 /* `rows` says where they go; it has no weights. */
 void fill_mx4(spg_matrix &matrix, const Mx4Rows &weights, const MatrixRows &rows);
 
+/* What a caller asks of a product, or of a norm. */
+struct ProductArguments {
+  int32_t rows, xStride, parts, finish;
+  float factor;
+  int32_t outStride;
+};
+struct NormArguments {
+  int32_t width, xStride, finish;
+  float factor;
+  int32_t outStride;
+};
+bool product_fits(const MatrixView &view, const ProductArguments &arguments);
+bool norm_fits(const NormArguments &arguments);
+
 /* The rows of one product, and the product itself, on the threads of a context. */
 int32_t run_product(spg_context &context, const MatrixView &matrix, const PlainRows &plain, int rows, int parts,
                     const ProductCall &call);

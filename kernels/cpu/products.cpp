@@ -9,6 +9,7 @@
  */
 #include "products.h"
 
+#include "greatest.h"
 #include "products_amx.h"
 #include "products_mx4.h"
 #include "products_rows.h"
@@ -44,7 +45,7 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
 namespace spg {
 
 const ProductTable *SPG_PRODUCT_TABLE() {
-  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows, widen_pairs};
+  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows, widen_pairs, greatest};
   return &table;
 }
 

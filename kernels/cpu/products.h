@@ -136,6 +136,15 @@ struct NormCall {
   size_t outStride;
 };
 
+/* The first of a row's greatest numbers. */
+struct Greatest {
+  /* -1: none is above -infinity. */
+  int index;
+  float value;
+  /* One is NaN; the others say nothing then. */
+  bool isNan;
+};
+
 /* The kernels of one set of instructions. Tasks may run in any order and on any thread. */
 struct ProductTable {
   size_t (*panelBytes)(const MatrixView &matrix, int parts);
@@ -146,6 +155,7 @@ struct ProductTable {
   void (*normRows)(const NormCall &call, int firstRow, int endRow);
   /* Pairs [firstPair, endPair) of a matrix in mx4 as they would lie in b16. */
   void (*widenPairs)(const MatrixView &matrix, int firstPair, int endPair, unsigned char *out);
+  Greatest (*greatest)(const float *x, int count);
 };
 
 const ProductTable *amx_products();

@@ -177,10 +177,19 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
   }
 }
 
+Greatest greatest(const float *x, int count) {
+  Greatest best = {-1, -INFINITY, false};
+  for (int i = 0; i < count; i++) {
+    if (isnan(x[i])) best.isNan = true;
+    if (x[i] > best.value) best.index = i, best.value = x[i];
+  }
+  return best;
+}
+
 }
 
 const ProductTable *reference_products() {
-  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows, widen_pairs};
+  static const ProductTable table = {panel_bytes, pack_rows, multiply, norm_rows, widen_pairs, greatest};
   return &table;
 }
 

@@ -17,10 +17,6 @@ void relax() {
 #endif
 }
 
-uint32_t job_of(uint64_t state) {
-  return static_cast<uint32_t>(state >> 32);
-}
-
 /* Spins until `done` returns true or the time is over. */
 template <class Done>
 bool spin(Done done, std::chrono::microseconds time = kSpinTime) {
@@ -36,7 +32,7 @@ bool spin(Done done, std::chrono::microseconds time = kSpinTime) {
 
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : threads_(threads), shares_(new Share[threads]) {
   try {
     for (int thread = 1; thread < threads; thread++) workers_.emplace_back([this, thread] { work(thread); });
   } catch (...) {
@@ -60,37 +56,52 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run(int count, TaskBody body, void *argument) {
-  if (count <= 1 || workers_.empty()) {
-    for (int task = count - 1; task >= 0; task--) body(argument, task, 0);
+  if (count <= 1 || threads_ == 1) {
+    for (int task = 0; task < count; task++) body(argument, task, 0);
     return;
   }
   body_ = body;
   argument_ = argument;
+  count_ = count;
   unfinished_.store(count, std::memory_order_relaxed);
-  const uint64_t job = job_of(state_.load(std::memory_order_relaxed)) + 1u;
-  state_.store(job << 32 | static_cast<uint32_t>(count), std::memory_order_seq_cst);
+  const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
+  for (int owner = 0; owner < threads_; owner++) {
+    const uint32_t tasks = share_start(owner + 1) - share_start(owner);
+    shares_[owner].state.store(static_cast<uint64_t>(job) << 32 | tasks, std::memory_order_release);
+  }
+  job_.store(job, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    /* Taking the lock ensures that a worker either sees the new state_ or already waits and is woken. */
+    /* Taking the lock ensures that a worker either sees the new job or already waits and is woken. */
     { std::lock_guard<std::mutex> lock(mutex_); }
     wake_.notify_all();
   }
-  take_tasks(0);
+  take_tasks(0, job);
   while (!spin([this] { return unfinished_.load(std::memory_order_acquire) == 0; })) std::this_thread::yield();
 }
 
-void ThreadPool::take_tasks(int thread) {
-  uint64_t state = state_.load(std::memory_order_acquire);
-  while (static_cast<uint32_t>(state) > 0) {
-    if (!state_.compare_exchange_weak(state, state - 1, std::memory_order_acq_rel)) continue;
-    body_(argument_, static_cast<int>(static_cast<uint32_t>(state)) - 1, thread);
-    unfinished_.fetch_sub(1, std::memory_order_release);
-    state = state_.load(std::memory_order_acquire);
+void ThreadPool::take_tasks(int thread, uint32_t job) {
+  int done = 0;
+  for (int i = 0; i < threads_; i++) done += take_share((thread + i) % threads_, thread, job);
+  if (done > 0) unfinished_.fetch_sub(done, std::memory_order_release);
+}
+
+/* Takes what is left of a share; returns how many tasks that was. What the job is may be read once a task was taken. */
+int ThreadPool::take_share(int owner, int thread, uint32_t job) {
+  std::atomic<uint64_t> &share = shares_[owner].state;
+  uint64_t state = share.load(std::memory_order_acquire);
+  int done = 0;
+  while (state >> 32 == job && static_cast<uint32_t>(state) > 0) {
+    if (!share.compare_exchange_weak(state, state - 1, std::memory_order_acq_rel)) continue;
+    body_(argument_, share_start(owner + 1) - static_cast<int>(static_cast<uint32_t>(state)), thread);
+    done++;
+    state = share.load(std::memory_order_acquire);
   }
+  return done;
 }
 
 bool ThreadPool::wait_for_job(uint32_t &seen) {
   auto ready = [this, seen] {
-    return stopping_.load(std::memory_order_relaxed) || job_of(state_.load(std::memory_order_seq_cst)) != seen;
+    return stopping_.load(std::memory_order_relaxed) || job_.load(std::memory_order_seq_cst) != seen;
   };
   if (held()) spin([this, ready] { return ready() || !held(); }, kHeldSpinTime);
   if (!spin(ready)) {
@@ -99,13 +110,13 @@ bool ThreadPool::wait_for_job(uint32_t &seen) {
     wake_.wait(lock, ready);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
-  seen = job_of(state_.load(std::memory_order_relaxed));
+  seen = job_.load(std::memory_order_acquire);
   return !stopping_.load(std::memory_order_relaxed);
 }
 
 void ThreadPool::work(int thread) {
   uint32_t seen = 0;
-  while (wait_for_job(seen)) take_tasks(thread);
+  while (wait_for_job(seen)) take_tasks(thread, seen);
 }
 
 }

@@ -173,6 +173,64 @@ describe("sizes", () => {
   });
 });
 
+describe("a sequence", () => {
+  const own = kernels.openPool(options);
+  const matrix = kernels.openMatrix({ outputs: 64, inputs: 64, form: "b16" });
+  const product = { kind: "product", matrix, x: "attention", out: "residual", options: {} } as const;
+  const attention = { kind: "attention", layer: 1, norms: undefined } as const;
+  const sequence = own.openSequence([attention, product]);
+  const rows = (width: number) => new Float32Array(4 * width);
+  const unused = new Float32Array(1);
+  const buffers = {
+    ...{ residual: rows(64), qkv: rows(own.qkvWidth), attention: rows(own.outWidth) },
+    ...{ branch: unused, gated: unused, logits: unused },
+  };
+
+  test("runs for the rows of a step", () => {
+    expect(() => sequence.run(0, 2, 4, buffers)).toThrow(/no step has begun/);
+    own.beginStep(good);
+    sequence.run(0, 2, 4, buffers);
+    expect(() => sequence.run(0, 2, 3, buffers)).toThrow(/row count/);
+    expect(() => sequence.run(0, 3, 4, buffers)).toThrow(/end must be an integer from 0 to 2/);
+    expect(() => sequence.run(2, 1, 4, buffers)).toThrow(/end must be an integer from 2/);
+    expect(() => sequence.run(0, 2, 4, { ...buffers, residual: rows(63) })).toThrow(/residual must have at least 256/);
+    // Operations that are left out use nothing.
+    sequence.run(0, 1, 4, { ...buffers, residual: unused });
+  });
+
+  const other = new CpuKernels(libraryPath, { threadCount: 1 });
+  afterAll(() => other.close());
+  const foreign = other.openMatrix({ outputs: 64, inputs: 64, form: "b16" });
+  test.each([
+    ["attention of a layer beyond the pool", { ...attention, layer: 2 }, /layer must be/],
+    ["a short norm of heads", { ...attention, norms: { q: unused, k: unused } }, /norm must have at least 16/],
+    ["a product onto its own rows", { ...product, out: "attention" }, /a product's rows/],
+    ["rows shorter than the matrix takes", { ...product, options: { xStride: 63 } }, /a product's rows/],
+    ["a short bias", { ...product, options: { bias: unused } }, /bias must have at least 64/],
+    ["a matrix of another context", { ...product, matrix: foreign }, /a product's rows/],
+    [
+      "a norm beyond its row",
+      {
+        kind: "norm",
+        x: "qkv",
+        out: "qkv",
+        offset: 100,
+        options: { norm: { weights: rows(10), epsilon: 0 }, finish: "store", xStride: 128, outStride: 128 },
+      },
+      /offset must be an integer from 0 to 88/,
+    ],
+  ] as const)("refuses %s", (_reason, operation, message) => {
+    expect(() => own.openSequence([operation])).toThrow(message);
+  });
+
+  test("ends with its pool", () => {
+    own.close();
+    expect(() => sequence.run(0, 2, 4, buffers)).toThrow("the sequence is closed");
+    sequence.close();
+    matrix.close();
+  });
+});
+
 test("nothing works after close, and closing twice is fine", () => {
   const own = new CpuKernels(libraryPath, { threadCount: 2 });
   const first = own.openPool(options);

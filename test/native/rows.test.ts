@@ -1,6 +1,7 @@
 /** Rows of an embedding and norms of rows, of every instruction set. */
 import { describe, expect } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
+import { argmax } from "../../worker/sample/logprobs.ts";
 import { testSeed } from "../support/seed.ts";
 import { kernelsOf } from "./instruction-set.ts";
 import { Random } from "./random.ts";
@@ -78,3 +79,48 @@ function halfOf(value: number): number {
   const step = Math.max(2 ** -24, 2 ** (Math.floor(Math.log2(Math.abs(value))) - 10));
   return Math.trunc(value / step) * step;
 }
+
+describe.each(["reference", "avx2 without VNNI", "avx2", "avx512 without VNNI", "avx512", "amx"] as const)(
+  "%s",
+  (isa) => {
+    const { testHere, here } = kernelsOf(libraryPath, isa, 2);
+
+    /** As drawing looks for it; -1 where that refuses. */
+    function expectedOf(row: Float32Array): number {
+      try {
+        return argmax(row);
+      } catch {
+        return -1;
+      }
+    }
+
+    testHere("the greatest of each row, the first of equal ones, -1 beside NaN and infinities", () => {
+      const random = new Random(testSeed());
+      // Tails of vectors, of looks at 1,024 numbers, and of tasks of 16,384.
+      for (const width of [1, 7, 16, 33, 1_024, 1_057, 16_384, 40_003]) {
+        const rows = 8;
+        const x = random.normals(rows * width);
+        const rowOf = (row: number) => x.subarray(row * width, (row + 1) * width);
+        // Equal ones on both sides of every border, none at all, and what is no number first, last or in between.
+        rowOf(1)
+          .fill(-0)
+          .set([0], width >> 1);
+        rowOf(2).fill(3, width >> 2);
+        rowOf(3).fill(Number.NEGATIVE_INFINITY);
+        rowOf(4)[width >> 1] = Number.NaN;
+        rowOf(5)[width - 1] = Number.POSITIVE_INFINITY;
+        rowOf(6).fill(Number.NEGATIVE_INFINITY, 0, width - 1);
+        rowOf(7)
+          .fill(9, width - 1)
+          .set([Number.NaN]);
+        const best = new Int32Array(rows + 1).fill(77);
+        here().greatest(x, rows, width, best);
+        expect([...best]).toEqual([...Array.from({ length: rows }, (_, row) => expectedOf(rowOf(row))), 77]);
+      }
+      const few = new Float32Array(4);
+      expect(() => here().greatest(few, 2, 3, new Int32Array(2))).toThrow(/x must have at least 6/);
+      expect(() => here().greatest(few, 2, 2, new Int32Array(1))).toThrow(/best must have at least 2/);
+      expect(() => here().greatest(few, 0, 2, new Int32Array(1))).toThrow(/rowCount/);
+    });
+  },
+);

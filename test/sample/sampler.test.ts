@@ -35,6 +35,15 @@ describe("greedy", () => {
     expect(sample([-3, -2, Number.NEGATIVE_INFINITY]).tokenId).toBe(1);
   });
 
+  test("a known greatest logit is taken where nothing changes the logits, and looked for where it is not known", () => {
+    const sampler = new Sampler(4);
+    const request = { params: defaultParams.sampling, history: undefined, bannedTokenIds: [], index: 0 };
+    const draw = (greatest: number, bannedTokenIds: number[] = []) =>
+      sampler.sample(Float32Array.of(1, 4, 3, 2), { ...request, bannedTokenIds }, greatest).tokenId;
+    // 2 is wrong, which shows that it was taken.
+    expect([draw(1), draw(2), draw(-1), draw(1, [1]), draw(2, [2])]).toEqual([1, 2, 1, 2, 1]);
+  });
+
   test("logits that are not finite are an error", () => {
     expect(() => sample([1, Number.NaN, 3])).toThrow("logit of token 1 is NaN");
     expect(() => sample([3, Number.NaN, 1])).toThrow("logit of token 1 is NaN");

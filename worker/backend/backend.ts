@@ -110,6 +110,11 @@ export interface Backend {
    */
   forward(batch: Batch): Promise<Float32Array>;
   /**
+   * Of the first `rowCount` rows that the last `forward` answered, the id of the greatest logit, the lowest of equal
+   * ones; -1 where one is NaN or none is finite. Valid as long as the logits. Absent: who draws looks for it.
+   */
+  greatestLogits?(rowCount: number): Int32Array;
+  /**
    * `forward`, and then draws a token for each of `logitRows` as Sampler does (worker/sample), where the logits are.
    * Answers [N] tokens, undefined where a logit is NaN or none is finite. A backend without it leaves drawing to the
    * engine.

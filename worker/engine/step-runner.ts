@@ -107,9 +107,10 @@ export class StepRunner {
     const { vocabSize } = this.#backend.shape;
     const expected = requests.length * vocabSize;
     if (logits.length !== expected) throw new Error(`${logits.length} logits came back, not ${expected}`);
+    const greatest = this.#backend.greatestLogits?.(requests.length);
     return requests.map((request, row) => {
       try {
-        return this.#sampler.sample(logits.subarray(row * vocabSize, (row + 1) * vocabSize), request);
+        return this.#sampler.sample(logits.subarray(row * vocabSize, (row + 1) * vocabSize), request, greatest?.[row]);
       } catch (error) {
         if (error instanceof RangeError) return error;
         throw error;

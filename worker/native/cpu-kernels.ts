@@ -6,12 +6,21 @@ import type { Pointer } from "bun:ffi";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
 import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
-import { finishCodes, Matrix, type MatrixOptions, type Norm } from "./matrix.ts";
+import { finishCodes, Matrix, type MatrixOptions, type NormOptions } from "./matrix.ts";
 
-export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
+export type { AttentionBatch, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
 export { kvBytesOf } from "./kv-pool.ts";
 export { KernelError } from "./library.ts";
-export type { Matrix, MatrixOptions, Norm, ProductOptions, RowsPlace, StoredWeights } from "./matrix.ts";
+export type {
+  HeadNorms,
+  Matrix,
+  MatrixOptions,
+  Norm,
+  NormOptions,
+  ProductOptions,
+  RowsPlace,
+  StoredWeights,
+} from "./matrix.ts";
 export { isGate } from "./matrix.ts";
 
 const isaCodes = {
@@ -42,18 +51,6 @@ export interface EmbeddingTable {
 }
 
 const tableTypeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
-
-/** Rows that pass an RMSNorm. */
-export interface NormOptions {
-  /** [width] weights, and the epsilon. */
-  readonly norm: Norm;
-  /** store: out = factor * RMSNorm(x), and out may be x; add: that is added to out. */
-  readonly finish: "store" | "add";
-  readonly factor?: number;
-  /** Floats between two rows of x, and of out; default: as many as a row has. */
-  readonly xStride?: number;
-  readonly outStride?: number;
-}
 
 /** Builds the library if it is not in the cache, loads it and opens a context. */
 export async function openCpuKernels(options: CpuKernelOptions): Promise<CpuKernels> {
@@ -164,6 +161,19 @@ export class CpuKernels {
       outStride,
     );
     this.#library.check("normRows", status);
+  }
+
+  /**
+   * best [rowCount] = the index of the greatest of each row's `width` numbers, the first of equal ones; -1 where one is
+   * NaN or the greatest is not finite.
+   */
+  greatest(x: Float32Array, rowCount: number, width: number, best: Int32Array): void {
+    this.#assertOpen();
+    assertInteger("rowCount", rowCount, 1, 2 ** 20);
+    assertInteger("width", width, 1, 2 ** 24);
+    assertLength("x", x, rowCount * width);
+    assertLength("best", best, rowCount);
+    this.#library.check("greatest", this.#library.symbols.spg_greatest(this.#context, x, rowCount, width, best));
   }
 
   /** Frees every pool and matrix and ends the threads. */

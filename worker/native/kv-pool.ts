@@ -4,6 +4,8 @@ import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { dataKeyBytes, type SealedBlocks } from "../contract/kv-object.ts";
 import { mx8Group } from "../contract/units.ts";
 import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
+import type { HeadNorms } from "./matrix.ts";
+import { type Operation, Sequence } from "./sequence.ts";
 
 export interface RopeOptions {
   /** [rotaryDim / 2] radians per position, as the model's own code holds them; empty: no RoPE. */
@@ -67,12 +69,6 @@ export interface KvPoolOptions {
 /** The part of a step's plan that attention needs. */
 export type AttentionBatch = Omit<Batch, "tokenIds" | "logitRows">;
 
-/** [headDim] weights of the RMSNorm on each head of q and k (Qwen3). */
-export interface HeadNorms {
-  readonly q: Float32Array;
-  readonly k: Float32Array;
-}
-
 const maxInt32 = 2 ** 31 - 1;
 
 function configBytes(options: KvPoolOptions): Int32Array {
@@ -129,6 +125,7 @@ export class KvPool {
   readonly #library: KernelLibrary;
   readonly #pool: Pointer;
   readonly #onClose: () => void;
+  readonly #sequences = new Set<Sequence>();
   #rowCount = 0;
   #closed = false;
   #layers: readonly Uint8Array[] | undefined;
@@ -241,6 +238,15 @@ export class KvPool {
     this.#library.check("attend", status);
   }
 
+  /** Names operations of a step once, for calls that run many of them. Their matrices must outlive the sequence. */
+  openSequence(operations: readonly Operation[]): Sequence {
+    const handle = this.#open();
+    const forget = (closed: Sequence) => this.#sequences.delete(closed);
+    const sequence = new Sequence(this.#library, { handle, pool: this }, operations, forget);
+    this.#sequences.add(sequence);
+    return sequence;
+  }
+
   /**
    * Copies K and V of single tokens in every layer: K is rotated by the token's `deltas` positions, V stays unchanged.
    * @throws KernelError when a slot or delta is out of range, or a target is written twice or read
@@ -322,6 +328,7 @@ export class KvPool {
 
   close(): void {
     if (this.#closed) return;
+    for (const sequence of this.#sequences) sequence.close();
     this.#closed = true;
     this.#library.symbols.spg_pool_close(this.#pool);
     this.#onClose();

@@ -49,6 +49,22 @@ const symbols = {
     args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "f32", "i32", "f32", "ptr", "i32"],
     returns: "i32",
   },
+  spg_greatest: { args: ["ptr", "ptr", "i32", "i32", "ptr"], returns: "i32" },
+  spg_sequence_open: { args: ["ptr", "ptr"], returns: "i32" },
+  spg_sequence_close: { args: ["ptr"], returns: "void" },
+  spg_sequence_product: {
+    args: ["ptr", "ptr", "i32", "i32", "ptr", "f32", "i32", "i32", "f32", "ptr", "i32", "i32"],
+    returns: "i32",
+  },
+  spg_sequence_norm: {
+    args: ["ptr", "i32", "i32", "i32", "i32", "ptr", "f32", "i32", "f32", "i32", "i32"],
+    returns: "i32",
+  },
+  spg_sequence_attention: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  spg_sequence_run: {
+    args: ["ptr", "i32", "i32", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"],
+    returns: "i32",
+  },
   spg_embed_rows: { args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "ptr"], returns: "i32" },
 } as const;
 

@@ -43,6 +43,24 @@ export interface Norm {
   readonly epsilon: number;
 }
 
+/** [headDim] weights of the RMSNorm on each head of q and k (Qwen3). */
+export interface HeadNorms {
+  readonly q: Float32Array;
+  readonly k: Float32Array;
+}
+
+/** Rows that pass an RMSNorm. */
+export interface NormOptions {
+  /** [width] weights, and the epsilon. */
+  readonly norm: Norm;
+  /** store: out = factor * RMSNorm(x), and out may be x; add: that is added to out. */
+  readonly finish: "store" | "add";
+  readonly factor?: number;
+  /** Floats between two rows of x, and of out; default: as many as a row has. */
+  readonly xStride?: number;
+  readonly outStride?: number;
+}
+
 export interface ProductOptions {
   /** Floats between two rows of x, and of out; default: as many as a row has. */
   readonly xStride?: number | undefined;
@@ -162,6 +180,11 @@ export class Matrix {
   /** Bytes of the packed weights. */
   get bytes(): number {
     return Number(this.#library.symbols.spg_matrix_bytes(this.#open()));
+  }
+
+  /** For what is made of matrices in native code. */
+  get handle(): Pointer {
+    return this.#open();
   }
 
   close(): void {

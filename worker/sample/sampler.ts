@@ -38,12 +38,13 @@ export class Sampler {
 
   /**
    * @param logits [vocabSize], not changed.
+   * @param greatest the id of the greatest logit, the lowest of equal ones; -1 or absent: it is looked for.
    * @throws RangeError when a logit is NaN, no logit is finite, or the constraint allows no token.
    */
-  sample(logits: Float32Array, request: SampleRequest): SampledToken {
+  sample(logits: Float32Array, request: SampleRequest, greatest = -1): SampledToken {
     const { params, index } = request;
     const adjusted = this.#adjust(logits, request);
-    const best = argmax(adjusted);
+    const best = adjusted === logits && greatest >= 0 ? greatest : argmax(adjusted);
     const tokenId = params.temperature === 0 ? best : this.#draw(adjusted, best, params, uniform(params.seed, index));
     return { tokenId, logprob: params.topLogprobs < 0 ? undefined : tokenLogprob(logits, tokenId, params.topLogprobs) };
   }

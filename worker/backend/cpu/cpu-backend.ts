@@ -25,6 +25,7 @@ import type { Dense, DenseMode, WeightMode } from "./dense.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
 import { NativeDense } from "./native-dense.ts";
 import { OnnxDense } from "./onnx-dense.ts";
+import { multiplyAddsBetweenLooks } from "./products.ts";
 import { StepBuffers } from "./step-buffers.ts";
 
 export interface CpuBackendOptions {
@@ -40,6 +41,11 @@ export interface CpuBackendOptions {
   readonly maxRows: number;
   readonly maxLogitRows: number;
   readonly isa?: Isa;
+  /**
+   * Multiply-adds of our own products that one native call may take; 0: each operation is a call of its own, for
+   * comparison. Default: as many as may pass between two looks at messages. Results are the same.
+   */
+  readonly callWork?: number;
   /** Opened with this instruction set and number of threads, and the backend's from here on; absent: it opens its own. */
   readonly kernels?: CpuKernels;
 }
@@ -95,7 +101,7 @@ export class CpuBackend implements Backend {
     this.#dense = parts.dense;
     this.#ownsCores = options.dense === "native";
     this.#maxRows = options.maxRows;
-    this.#headNorms = readHeadNorms(model);
+    this.#headNorms = parts.headNorms;
     this.#embedding = readEmbedding(model);
     this.#buffers = parts.buffers;
     this.shape = {
@@ -131,13 +137,15 @@ export class CpuBackend implements Backend {
       maxPositions: config.contextTokens,
       normEpsilon: config.rmsNormEps,
     });
-    const { weightMode, threadCount, maxRows } = options;
+    const { weightMode, threadCount, maxRows, callWork = multiplyAddsBetweenLooks } = options;
     const buffers = new StepBuffers(config, pool, options);
-    const parts = { config, weights: model.weights, weightMode, buffers, kernels, threadCount, maxRows };
+    const headNorms = readHeadNorms(model);
+    const own = { weights: model.weights, buffers, kernels, pool, headNorms };
+    const parts = { ...own, config, weightMode, threadCount, maxRows, callWork };
     const dense = await (options.dense === "native" ? NativeDense.open(parts) : OnnxDense.open(parts));
     // From here on the weights as they were read, about as large as the model, are garbage.
     Bun.gc(true);
-    const backend = new CpuBackend({ model, options, kernels, pool, dense, buffers, blockCount });
+    const backend = new CpuBackend({ model, options, kernels, pool, headNorms, dense, buffers, blockCount });
     await backend.#warmUp();
     return backend;
   }
@@ -174,13 +182,38 @@ export class CpuBackend implements Backend {
   }
 
   async #step(batch: Batch): Promise<Float32Array> {
-    const { layerCount } = this.#config;
-    await this.#begin(batch);
-    for (let layer = 0; layer < layerCount - 1; layer++) {
-      this.#pool.attention(layer, this.#buffers.qkv, this.#buffers.attention, this.#headNorms[layer]);
-      await this.#dense.run(layer + 1, batch.tokenIds.length);
+    const { layerCount, vocabSize } = this.#config;
+    const [rows, wanted] = [batch.tokenIds.length, batch.logitRows.length];
+    const { logits } = this.#buffers;
+    if (wanted * vocabSize > logits.length)
+      throw new RangeError(`logits of ${wanted} rows wanted, too many for a step`);
+    this.#begin(batch);
+    const stages = 2 * layerCount + 1;
+    if (wantsAllLogits(batch)) {
+      await this.#runStages(0, stages, rows);
+    } else {
+      await this.#runStages(0, stages - 2, rows);
+      this.#keepLogitRows(batch);
+      if (wanted > 0) await this.#runStages(stages - 2, stages, wanted);
     }
-    return this.#finish(batch);
+    return logits.subarray(0, wanted * vocabSize);
+  }
+
+  /** See `Dense.runStages`. */
+  async #runStages(first: number, end: number, rows: number): Promise<void> {
+    if (this.#dense.runStages !== undefined) return this.#dense.runStages(first, end, rows);
+    const { qkv, attention } = this.#buffers;
+    for (let stage = first; stage < end; stage++) {
+      const layer = Math.floor(stage / 2);
+      if (stage % 2 === 1) this.#pool.attention(layer, qkv, attention, this.#headNorms[layer]);
+      else await (layer === this.#config.layerCount ? this.#dense.head(rows) : this.#dense.run(layer, rows));
+    }
+  }
+
+  greatestLogits(rowCount: number): Int32Array {
+    const { logits, greatest } = this.#buffers;
+    if (rowCount > 0) this.#kernels.greatest(logits, rowCount, this.#config.vocabSize, greatest);
+    return greatest.subarray(0, rowCount);
   }
 
   async copyTokens(copies: TokenCopies): Promise<void> {
@@ -188,48 +221,37 @@ export class CpuBackend implements Backend {
   }
 
   async deviations(batch: Batch): Promise<Float32Array> {
-    const { qkv, attention, deviations } = this.#buffers;
+    const { qkv, deviations } = this.#buffers;
     const out = deviations.subarray(0, batch.tokenIds.length);
     if (this.#config.layerCount === 1) return out.fill(0);
-    await this.#begin(batch);
-    this.#pool.attention(0, qkv, attention, this.#headNorms[0]);
-    await this.#dense.run(1, batch.tokenIds.length);
+    this.#begin(batch);
+    await this.#runStages(0, 3, batch.tokenIds.length);
     this.#pool.deviations(1, qkv, out, this.#headNorms[1]?.k);
     return out;
   }
 
-  /** Plans the step and leaves layer 0's q, k and v in `qkv`. */
-  async #begin(batch: Batch): Promise<void> {
+  /** Plans the step and leaves its tokens' vectors in the residual stream. */
+  #begin(batch: Batch): void {
     const rows = batch.tokenIds.length;
     if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
     const [residual] = this.#buffers.residual;
     this.#kernels.embedRows(this.#embedding, batch.tokenIds, residual);
     scale(residual.subarray(0, rows * this.#config.hiddenSize), this.#config.embeddingMultiplier);
     this.#pool.beginStep(batch);
-    await this.#dense.run(0, rows);
   }
 
-  /** Runs the last layer: K and V of all rows, everything else for the rows whose logits are wanted. */
-  async #finish(batch: Batch): Promise<Float32Array> {
-    const { layerCount, vocabSize } = this.#config;
-    const { qkv, attention, logits } = this.#buffers;
-    const layer = layerCount - 1;
-    const norms = this.#headNorms[layer];
-    const wanted = batch.logitRows.length;
-    if (wanted * vocabSize > logits.length)
-      throw new RangeError(`logits of ${wanted} rows wanted, too many for a step`);
-    if (wantsAllLogits(batch)) {
-      this.#pool.attention(layer, qkv, attention, norms);
-    } else {
-      this.#pool.writeKv(layer, qkv, norms?.k);
-      if (wanted === 0) return logits.subarray(0, 0);
-      gatherRows(qkv, batch.logitRows, this.#pool.qkvWidth, qkv);
-      this.#dense.keepRows(batch.logitRows);
-      this.#pool.beginStep(reduceToLogitRows(batch));
-      this.#pool.attend(layer, qkv, attention, norms?.q);
-    }
-    await this.#dense.head(wanted);
-    return logits.subarray(0, wanted * vocabSize);
+  /**
+   * Before the last layer's attention: its K and V are written for all rows, and only those whose logits are wanted go
+   * on. Attention writes theirs once more, the same bits.
+   */
+  #keepLogitRows(batch: Batch): void {
+    const { qkv } = this.#buffers;
+    const layer = this.#config.layerCount - 1;
+    this.#pool.writeKv(layer, qkv, this.#headNorms[layer]?.k);
+    if (batch.logitRows.length === 0) return;
+    gatherRows(qkv, batch.logitRows, this.#pool.qkvWidth, qkv);
+    this.#dense.keepRows(batch.logitRows);
+    this.#pool.beginStep(reduceToLogitRows(batch));
   }
 
   /** Runs a decode step of `rows` rows without attention: the lower bound that `bench decode` quotes. */
@@ -257,6 +279,7 @@ interface Parts {
   readonly options: CpuBackendOptions;
   readonly kernels: CpuKernels;
   readonly pool: KvPool;
+  readonly headNorms: readonly (HeadNorms | undefined)[];
   readonly dense: Dense;
   readonly buffers: StepBuffers;
   readonly blockCount: number;

@@ -1,137 +1,219 @@
 /**
  * Dense algebra by our own products: a layer is four of them, and norms, gate, bias and residual are done on their way
- * in and out. The residual stream stays in the first of its two buffers.
+ * in and out. The residual stream stays in the first of its two buffers. What a step does is a list of operations that is
+ * made once; one native call runs as many of them as may pass between two looks at messages.
  */
 import type { LayerNorms } from "../../model/family.ts";
-import type { Matrix, Norm, ProductOptions } from "../../native/cpu-kernels.ts";
+import type { Norm } from "../../native/cpu-kernels.ts";
+import type { BufferName, Operation, Sequence, SequenceBuffers } from "../../native/sequence.ts";
 import type { Dense, DenseParts } from "./dense.ts";
 import { ExpertLayers } from "./expert-layers.ts";
 import { gatherRows } from "./logit-rows.ts";
-import { type GatedMlp, Packer, paddedOutputs } from "./packer.ts";
+import { Packer, paddedOutputs } from "./packer.ts";
 import { Products } from "./products.ts";
 
-interface Layer {
-  readonly norms: { readonly [place in keyof LayerNorms]: Norm | undefined };
-  /** Norms of q and k over all heads of a row. */
-  readonly projectionNorms: { readonly q: Norm; readonly k: Norm } | undefined;
-  readonly qkv: Matrix;
-  readonly qkvBias: Float32Array | undefined;
-  readonly o: Matrix;
-  readonly oBias: Float32Array | undefined;
-  /** undefined: the layer has experts. */
-  readonly mlp: GatedMlp | undefined;
+/** What no sequence has: the experts of a layer. */
+type Step = Operation | { readonly kind: "experts"; readonly layer: number };
+
+interface Stage {
+  readonly steps: readonly Step[];
+  /** Multiply-adds of a row in its products. */
+  readonly rowWork: number;
 }
 
 export class NativeDense implements Dense {
   readonly #parts: DenseParts;
-  readonly #layers: readonly Layer[];
-  readonly #norm: Norm;
-  readonly #head: Matrix;
-  /** [maxRows, hiddenSize] what attention or the MLP adds to the residual stream, before its norm. */
-  readonly #branch: Float32Array;
-  /** [maxRows, gatedWidth] what silu(gate) * up gives; zeros behind ffnSize. */
-  readonly #gated: Float32Array;
-  readonly #gatedWidth: number;
+  readonly #buffers: SequenceBuffers;
+  readonly #stages: readonly Stage[];
+  /** [stages + 1] the sequence's first operation of each stage. */
+  readonly #starts: readonly number[];
   readonly #products = new Products();
   readonly #experts: ExpertLayers | undefined;
+  /** undefined: operations are called one after the other. */
+  readonly #sequence: Sequence | undefined;
 
   private constructor(parts: DenseParts, packer: Packer) {
-    const { config, maxRows } = parts;
+    const { config, pool, callWork } = parts;
     this.#parts = parts;
-    this.#layers = Array.from({ length: config.layerCount }, (_, index) => layerOf(parts, packer, index));
-    this.#head = packer.head();
-    this.#norm = packer.norm("model.norm");
+    this.#stages = new StageMaker(parts, packer).stages();
     this.#experts = ExpertLayers.open(parts, packer, this.#products);
-    this.#gatedWidth = paddedOutputs(config.ffnSize);
-    const hasMlps = this.#layers.some(({ mlp }) => mlp !== undefined);
-    this.#gated = new Float32Array(hasMlps ? maxRows * this.#gatedWidth : 0);
-    const { afterAttention, afterMlp } = config.layerNorms;
-    const hasBranches = afterAttention !== undefined || afterMlp !== undefined;
-    this.#branch = new Float32Array(hasBranches ? maxRows * config.hiddenSize : 0);
+    this.#buffers = buffersOf(parts);
+    const starts = [0];
+    for (const [index, { steps }] of this.#stages.entries()) starts.push(starts[index] + steps.length);
+    this.#starts = starts;
+    const operations = this.#stages.flatMap(({ steps }) => steps.filter((step) => step.kind !== "experts"));
+    this.#sequence = callWork > 0 && config.experts === undefined ? pool.openSequence(operations) : undefined;
   }
 
   static async open(parts: DenseParts): Promise<NativeDense> {
     return new NativeDense(parts, new Packer(parts));
   }
 
-  async run(index: number, rows: number): Promise<void> {
-    const { residual, qkv } = this.#parts.buffers;
-    if (index > 0) await this.#finishLayer(index - 1, rows);
-    const { norms, projectionNorms, qkv: matrix, qkvBias: bias } = this.#layers[index];
-    await this.#products.multiply(matrix, residual[0], rows, qkv, { norm: norms.beforeAttention, bias });
-    if (projectionNorms === undefined) return;
-    const xStride = matrix.options.outputs;
-    const inPlace = { finish: "store", xStride, outStride: xStride } as const;
-    this.#parts.kernels.normRows(qkv, rows, qkv, { ...inPlace, norm: projectionNorms.q });
-    const k = qkv.subarray(projectionNorms.q.weights.length);
-    this.#parts.kernels.normRows(k, rows, k, { ...inPlace, norm: projectionNorms.k });
+  run(index: number, rows: number): Promise<void> {
+    return this.runStages(2 * index, 2 * index + 1, rows);
   }
 
-  async head(rows: number): Promise<void> {
-    const { residual, logits } = this.#parts.buffers;
-    const { layerCount, logitsDivisor, logitCap } = this.#parts.config;
-    await this.#finishLayer(layerCount - 1, rows);
-    const finish =
-      logitCap === undefined
-        ? ({ factor: 1 / logitsDivisor } as const)
-        : ({ finish: "cap", factor: 1 / logitCap } as const);
-    await this.#products.multiply(this.#head, residual[0], rows, logits, { norm: this.#norm, ...finish });
+  head(rows: number): Promise<void> {
+    return this.run(this.#parts.config.layerCount, rows);
   }
 
-  /** O and MLP of a layer. */
-  async #finishLayer(index: number, rows: number): Promise<void> {
-    const { residual, attention } = this.#parts.buffers;
-    const { o, oBias, norms, mlp } = this.#layers[index];
-    await this.#addProduct(o, attention, rows, norms.afterAttention, { bias: oBias });
-    if (mlp === undefined) {
-      await this.#experts?.run(index, residual[0], rows);
-      return;
+  async runStages(first: number, end: number, rows: number): Promise<void> {
+    for (let stage = first; stage < end; ) {
+      const { next, work } = this.#together(stage, end, rows);
+      if (next === stage) {
+        for (const step of this.#stages[stage].steps) await this.#runStep(step, rows);
+        stage += 1;
+      } else {
+        this.#sequence?.run(this.#starts[stage], this.#starts[next], rows, this.#buffers);
+        await this.#products.look(work);
+        stage = next;
+      }
     }
-    const { gateUp, down, finish } = mlp;
-    await this.#products.multiply(gateUp, residual[0], rows, this.#gated, { norm: norms.beforeMlp, finish });
-    await this.#addProduct(down, this.#gated, rows, norms.afterMlp, { xStride: this.#gatedWidth });
   }
 
-  /** Adds what a product gives to the residual stream, through a norm where there is one. */
-  async #addProduct(
-    matrix: Matrix,
-    x: Float32Array,
-    rows: number,
-    norm: Norm | undefined,
-    options: Pick<ProductOptions, "bias" | "xStride">,
-  ) {
-    const [residual] = this.#parts.buffers.residual;
-    const sum = { finish: "add", factor: this.#parts.config.residualMultiplier } as const;
-    if (norm === undefined) return this.#products.multiply(matrix, x, rows, residual, { ...sum, ...options });
-    await this.#products.multiply(matrix, x, rows, this.#branch, options);
-    this.#parts.kernels.normRows(this.#branch, rows, residual, { ...sum, norm });
+  /** The stage after those that one call runs, and their multiply-adds: none when the first one is too long for a call. */
+  #together(first: number, end: number, rows: number): { readonly next: number; readonly work: number } {
+    let [next, work] = [first, 0];
+    if (this.#sequence === undefined) return { next, work };
+    while (next < end && work + rows * this.#stages[next].rowWork <= this.#parts.callWork) {
+      work += rows * this.#stages[next].rowWork;
+      next += 1;
+    }
+    return { next, work };
+  }
+
+  async #runStep(step: Step, rows: number): Promise<void> {
+    const { pool, kernels } = this.#parts;
+    const { qkv, attention, residual } = this.#buffers;
+    if (step.kind === "attention") pool.attention(step.layer, qkv, attention, step.norms);
+    else if (step.kind === "experts") await this.#experts?.run(step.layer, residual, rows);
+    else if (step.kind === "norm") {
+      const [x, out] = [this.#buffers[step.x].subarray(step.offset), this.#buffers[step.out].subarray(step.offset)];
+      kernels.normRows(x, rows, out, step.options);
+    } else
+      await this.#products.multiply(step.matrix, this.#buffers[step.x], rows, this.#buffers[step.out], step.options);
   }
 
   keepRows(rows: Int32Array): void {
-    const [residual] = this.#parts.buffers.residual;
+    const { residual } = this.#buffers;
     gatherRows(residual, rows, this.#parts.config.hiddenSize, residual);
   }
 
   async dispose(): Promise<void> {
-    for (const { qkv, o, mlp } of this.#layers) {
-      for (const each of [qkv, o, ...(mlp ? [mlp.gateUp, mlp.down] : [])]) each.close();
-    }
+    this.#sequence?.close();
+    for (const { steps } of this.#stages) for (const step of steps) if (step.kind === "product") step.matrix.close();
     this.#experts?.close();
-    this.#head.close();
   }
 }
 
-function layerOf({ config }: DenseParts, packer: Packer, index: number): Layer {
-  const named = (name: string) => `model.layers.${index}.${name}`;
-  const hasProjectionNorms = config.qkNorm === "projection";
+/** Floats of a row that the MLP's gate leaves; zeros behind `ffnSize`. */
+const gatedWidth = ({ config }: Pick<DenseParts, "config">): number => paddedOutputs(config.ffnSize);
+
+/** Those of the step, and room for what the gate leaves and for what waits for a norm before it is added. */
+function buffersOf(parts: DenseParts): SequenceBuffers {
+  const { config, maxRows, buffers } = parts;
+  const { residual, qkv, attention, logits } = buffers;
+  const hasMlps = config.experts?.layers.every((has) => has) !== true;
+  const hasBranches = config.layerNorms.afterAttention !== undefined || config.layerNorms.afterMlp !== undefined;
+  // A native call takes no empty array.
+  const room = (width: number, isUsed: boolean) => new Float32Array(isUsed ? maxRows * width : 1);
   return {
-    norms: packer.layerNorms(index),
-    projectionNorms: hasProjectionNorms
-      ? { q: packer.norm(named("self_attn.q_norm")), k: packer.norm(named("self_attn.k_norm")) }
-      : undefined,
-    ...packer.projections(index),
-    o: packer.stacked([named("self_attn.o_proj.weight")]),
-    oBias: packer.bias(named("self_attn.o_proj.bias"), config.outputBias),
-    mlp: config.experts?.layers[index] ? undefined : packer.mlp(named("mlp")),
+    ...{ residual: residual[0], qkv, attention, logits },
+    ...{ branch: room(config.hiddenSize, hasBranches), gated: room(gatedWidth(parts), hasMlps) },
   };
+}
+
+/** Packs a model's weights and names what is done with them. */
+class StageMaker {
+  readonly #parts: DenseParts;
+  readonly #packer: Packer;
+
+  constructor(parts: DenseParts, packer: Packer) {
+    this.#parts = parts;
+    this.#packer = packer;
+  }
+
+  /** As `Dense.runStages` counts them. */
+  stages(): Stage[] {
+    const { layerCount } = this.#parts.config;
+    const stages: Stage[] = [];
+    for (let layer = 0; layer <= layerCount; layer++) {
+      const before = layer === 0 ? [] : this.#behindAttention(layer - 1);
+      stages.push(stageOf([...before, ...(layer === layerCount ? [this.#head()] : this.#projections(layer))]));
+      const norms = this.#parts.headNorms[layer];
+      if (layer < layerCount) stages.push(stageOf([{ kind: "attention", layer, norms }]));
+    }
+    return stages;
+  }
+
+  /** q, k and v of a layer. */
+  #projections(index: number): Step[] {
+    const { qkv: matrix, qkvBias: bias } = this.#packer.projections(index);
+    const norm = this.#norms(index).beforeAttention;
+    const product: Step = { kind: "product", matrix, x: "residual", out: "qkv", options: { norm, bias } };
+    if (this.#parts.config.qkNorm !== "projection") return [product];
+    const named = (name: string) => this.#packer.norm(`model.layers.${index}.self_attn.${name}`);
+    const [q, k] = [named("q_norm"), named("k_norm")];
+    const xStride = matrix.options.outputs;
+    const inPlace = { finish: "store", xStride, outStride: xStride } as const;
+    return [
+      product,
+      { kind: "norm", x: "qkv", out: "qkv", offset: 0, options: { ...inPlace, norm: q } },
+      { kind: "norm", x: "qkv", out: "qkv", offset: q.weights.length, options: { ...inPlace, norm: k } },
+    ];
+  }
+
+  /** O and MLP, or the experts, of a layer. */
+  #behindAttention(index: number): Step[] {
+    const { config } = this.#parts;
+    const named = (name: string) => `model.layers.${index}.${name}`;
+    const { afterAttention, beforeMlp, afterMlp } = this.#norms(index);
+    const matrix = this.#packer.stacked([named("self_attn.o_proj.weight")]);
+    const bias = this.#packer.bias(named("self_attn.o_proj.bias"), config.outputBias);
+    const o = { kind: "product", matrix, x: "attention", out: "residual", options: { bias } } as const;
+    const first = this.#added(o, afterAttention);
+    if (config.experts?.layers[index]) return [...first, { kind: "experts", layer: index }];
+    const { gateUp, gateUpBias, down, downBias, finish } = this.#packer.mlp(named("mlp"));
+    const gate = { norm: beforeMlp, bias: gateUpBias, finish };
+    const sum = { xStride: gatedWidth(this.#parts), bias: downBias };
+    return [
+      ...first,
+      { kind: "product", matrix: gateUp, x: "residual", out: "gated", options: gate },
+      ...this.#added({ kind: "product", matrix: down, x: "gated", out: "residual", options: sum }, afterMlp),
+    ];
+  }
+
+  /** Adds what a product gives to the residual stream, through a norm where there is one. */
+  #added(product: Operation & { readonly kind: "product" }, norm: Norm | undefined): Step[] {
+    const { options, out } = product;
+    const sum = { finish: "add", factor: this.#parts.config.residualMultiplier } as const;
+    if (norm === undefined) return [{ ...product, options: { ...options, ...sum } }];
+    const branch: BufferName = "branch";
+    return [
+      { ...product, out: branch },
+      { kind: "norm", x: branch, out, offset: 0, options: { ...sum, norm } },
+    ];
+  }
+
+  #head(): Step {
+    const { logitsDivisor, logitCap } = this.#parts.config;
+    const norm = this.#packer.norm("model.norm");
+    const finish =
+      logitCap === undefined
+        ? ({ factor: 1 / logitsDivisor } as const)
+        : ({ finish: "cap", factor: 1 / logitCap } as const);
+    const matrix = this.#packer.head();
+    return { kind: "product", matrix, x: "residual", out: "logits", options: { norm, ...finish } };
+  }
+
+  #norms(index: number): { readonly [place in keyof LayerNorms]: Norm | undefined } {
+    return this.#packer.layerNorms(index);
+  }
+}
+
+function stageOf(steps: readonly Step[]): Stage {
+  const work = steps.map((step) =>
+    step.kind === "product" ? step.matrix.options.outputs * step.matrix.options.inputs : 0,
+  );
+  return { steps, rowWork: work.reduce((sum, each) => sum + each, 0) };
 }

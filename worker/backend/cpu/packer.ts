@@ -41,7 +41,12 @@ export class Packer {
   readonly #weightMode: WeightMode;
   readonly #kernels: CpuKernels;
 
-  constructor({ config, weights, weightMode, kernels }: Omit<DenseParts, "buffers">) {
+  constructor({
+    config,
+    weights,
+    weightMode,
+    kernels,
+  }: Pick<DenseParts, "config" | "weights" | "weightMode" | "kernels">) {
     this.#config = config;
     this.#weights = weights;
     this.#weightMode = weightMode;

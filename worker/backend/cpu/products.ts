@@ -2,7 +2,7 @@
 import { isGate, type Matrix, type ProductOptions } from "../../native/cpu-kernels.ts";
 
 /** Multiply-adds between two looks at messages: 2 to 40 ms of work, by the instruction set. */
-const multiplyAddsBetweenLooks = 2e9;
+export const multiplyAddsBetweenLooks = 2e9;
 /** Rows that products share loads of weights for. */
 const rowPanels = 32;
 
@@ -17,11 +17,16 @@ export class Products {
     for (let first = 0; first < rows; first += most) {
       const count = Math.min(most, rows - first);
       multiplyRows(matrix, x, { first, count }, out, options);
-      this.#sinceLook += count * outputs * inputs;
-      if (this.#sinceLook < multiplyAddsBetweenLooks) continue;
-      this.#sinceLook = 0;
-      await new Promise((resolve) => setImmediate(resolve));
+      await this.look(count * outputs * inputs);
     }
+  }
+
+  /** After so many multiply-adds more: lets messages be seen when it is time. */
+  async look(work: number): Promise<void> {
+    this.#sinceLook += work;
+    if (this.#sinceLook < multiplyAddsBetweenLooks) return;
+    this.#sinceLook = 0;
+    await new Promise((resolve) => setImmediate(resolve));
   }
 }
 

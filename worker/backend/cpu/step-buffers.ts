@@ -19,6 +19,8 @@ export class StepBuffers {
   readonly attention: Float32Array;
   /** [maxLogitRows, vocabSize] */
   readonly logits: Float32Array;
+  /** [maxLogitRows] */
+  readonly greatest: Int32Array;
   /** [maxRows] */
   readonly deviations: Float32Array;
   readonly #hiddenSize: number;
@@ -33,6 +35,7 @@ export class StepBuffers {
     this.qkv = new Float32Array(maxRows * pool.qkvWidth);
     this.attention = new Float32Array(maxRows * pool.outWidth);
     this.logits = new Float32Array(maxLogitRows * vocabSize);
+    this.greatest = new Int32Array(maxLogitRows);
     this.deviations = new Float32Array(maxRows);
     this.#hiddenSize = hiddenSize;
     this.#pool = pool;
