@@ -27,6 +27,17 @@ export function tokenIds(maxCount: number): z.ZodType<readonly number[]> {
   >;
 }
 
-/** Clients send null for "not set". */
-export const optional = <Schema extends z.ZodType>(schema: Schema) =>
-  schema.nullish().transform((value): z.output<Schema> | undefined => value ?? undefined);
+/**
+ * Clients send null for "not set". Most requests leave most fields out, so an absent value goes through none of the
+ * schemas that this one is made of.
+ */
+export function optional<Schema extends z.ZodType>(schema: Schema) {
+  const made = schema.nullish().transform((value): z.output<Schema> | undefined => value ?? undefined);
+  const { run } = made._zod;
+  made._zod.run = (payload, context) => {
+    if (payload.value != null || context.direction === "backward") return run(payload, context);
+    payload.value = undefined;
+    return payload;
+  };
+  return made;
+}
