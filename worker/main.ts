@@ -4,8 +4,9 @@
  */
 import { giveWay } from "./base/give-way.ts";
 import { parseWorkerConfig, type WorkerConfig } from "./config.ts";
-import type { GatewayMessage, WorkerMessage, WorkerStats } from "./contract/messages.ts";
+import type { WorkerMessage, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
+import { type PipedMessage, type PipedSubmit, planOfPiped } from "./contract/piped-plan.ts";
 import type { EngineOptions } from "./engine/limits.ts";
 import { Engine } from "./engine/loop.ts";
 import { rehearse, timePrompt } from "./engine/rehearsal.ts";
@@ -38,15 +39,15 @@ async function open(config: WorkerConfig): Promise<Engine> {
   const timed = config.hostKvBytes > 0 ? await timePrompt(options) : undefined;
   const engine = new Engine(options);
   if (timed !== undefined) engine.tiers.noteStep(timed.tokens, timed.ms);
-  process.on("message", (message: GatewayMessage) => receive(engine, opened, message));
+  process.on("message", (message: PipedMessage) => receive(engine, opened, message));
   emit({ type: "ready", card: modelCard(config, opened, engine) });
   return engine;
 }
 
-function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): void {
+function receive(engine: Engine, opened: OpenBackend, message: PipedMessage): void {
   switch (message.type) {
     case "submit":
-      return engine.submit(message);
+      return submit(engine, message);
     case "vocabulary":
       return engine.constraints.setVocabulary(message.vocabulary);
     case "abort":
@@ -67,6 +68,13 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
       void engine.drain().then(() => endWith({ type: "kv", events: [] }, 0));
       return;
   }
+}
+
+function submit(engine: Engine, message: PipedSubmit): void {
+  const plan = planOfPiped(message.plan);
+  if (plan !== undefined) return engine.submit({ ...message, plan });
+  const { requestId } = message;
+  emit({ type: "failed", requestId, code: "bad_plan", message: "the plan's numbers do not fit together" });
 }
 
 function statsOf(engine: Engine, { residentKvBytes }: OpenBackend): WorkerStats {

@@ -1,8 +1,9 @@
 /** A worker in memory with the real engine over the fake backend, whose every token depends on all it may see. */
 import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import type { GatewayMessage } from "../../worker/contract/messages.ts";
+import { piped } from "../../worker/contract/piped-plan.ts";
 import { Engine } from "../../worker/engine/loop.ts";
-import { fakeCard } from "../dispatch/fake-core.ts";
+import { fakeCard, unpiped } from "../dispatch/fake-core.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
 
 export const engineCard = { ...fakeCard, vocabSize: 300, contextTokens: 2048, blockTokens: 16, blockCount: 256 };
@@ -18,8 +19,9 @@ export const engineLink: OpenLink = (_command, handlers: LinkHandlers) => {
   });
   void engine.run();
   queueMicrotask(() => handlers.onMessage({ type: "ready", card: engineCard }));
-  const receive = (message: GatewayMessage): void => {
-    if (message.type === "submit") engine.submit(structuredClone(message));
+  const receive = (given: GatewayMessage): void => {
+    const message = unpiped(structuredClone(piped(given)));
+    if (message.type === "submit") engine.submit(message);
     else if (message.type === "abort") engine.abort(message.requestId);
     else if (message.type === "evict") engine.evict(message.blockKeys, message.owner);
   };

@@ -10,6 +10,7 @@ import type {
   WorkerStats,
 } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { type PipedMessage, planOfPiped } from "../../worker/contract/piped-plan.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 
 export const fakeCard: ModelCard = {
@@ -30,6 +31,14 @@ export const fakeStats: WorkerStats = {
   ...{ preemptions: 0, evictedBlocks: 0, steps: 1, runningRequests: 0, waitingRequests: 0 },
   ...{ usedBlocks: 0, cachedBlocks: 0, freeBlocks: fakeCard.blockCount, residentBytes: 1, tiers: [] },
 };
+
+/** A message as it was before it went through the pipe. */
+export function unpiped(message: PipedMessage): GatewayMessage {
+  if (message.type !== "submit") return message;
+  const plan = planOfPiped(message.plan);
+  if (plan === undefined) throw new Error("the plan's numbers do not fit together");
+  return { ...message, plan };
+}
 
 export class FakeCore {
   readonly received: GatewayMessage[] = [];

@@ -1,6 +1,6 @@
 /** A worker process without a model. An argument is the sentence with which it fails for good at start. */
-import type { GatewayMessage } from "../../worker/contract/messages.ts";
-import { FakeCore, fakeCard } from "./fake-core.ts";
+import type { PipedMessage } from "../../worker/contract/piped-plan.ts";
+import { FakeCore, fakeCard, unpiped } from "./fake-core.ts";
 
 const send = (message: unknown): void => {
   process.send?.(message);
@@ -13,7 +13,7 @@ if (fatal !== undefined) {
   send({ type: "fatal", message: fatal });
   setTimeout(() => process.exit(1), 20);
 } else {
-  process.on("message", (message: GatewayMessage) => core.receive(message));
+  process.on("message", (message: PipedMessage) => core.receive(unpiped(message)));
   setInterval(() => {
     if (!core.tick()) process.exit(0);
   }, 1);

@@ -3,8 +3,8 @@
  * argument names a file to which the tokens of each request are appended, as a line of JSON.
  */
 import { appendFileSync } from "node:fs";
-import type { GatewayMessage } from "../../worker/contract/messages.ts";
-import { FakeCore, fakeCard } from "../dispatch/fake-core.ts";
+import type { PipedMessage } from "../../worker/contract/piped-plan.ts";
+import { FakeCore, fakeCard, unpiped } from "../dispatch/fake-core.ts";
 
 const core = new FakeCore((message) => void process.send?.(message));
 
@@ -17,7 +17,8 @@ function turn(): void {
 process.on("disconnect", () => process.exit(0));
 const [requestsFile] = process.argv.slice(2);
 
-process.on("message", (message: GatewayMessage) => {
+process.on("message", (given: PipedMessage) => {
+  const message = unpiped(given);
   if (message.type === "submit" && requestsFile !== undefined) {
     const tokenIds = message.plan.runs.flatMap((run) => [...run.tokenIds]);
     appendFileSync(requestsFile, `${JSON.stringify({ requestId: message.requestId, tokenIds })}\n`);

@@ -5,6 +5,7 @@
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import { piped } from "../../worker/contract/piped-plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 
 const [workerFile] = process.argv.slice(2);
@@ -27,7 +28,7 @@ const child = Bun.spawn([process.execPath, workerFile], {
   ipc: (message: WorkerMessage) => {
     const elapsedMs = Math.round(performance.now() - startMs);
     if (message.type !== "kv" && message.type !== "tokens") console.log(elapsedMs, JSON.stringify(message));
-    if (message.type === "ready") child.send(request);
+    if (message.type === "ready") child.send(piped(request));
     if (message.type === "finished" || message.type === "failed") child.send({ type: "drain" });
   },
 });

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import { piped } from "../../worker/contract/piped-plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { temporaryFolder, tinyConfig, writeModelFolder } from "../model/folder.ts";
 
@@ -57,7 +58,11 @@ test("serves a request and answers stats", async () => {
   expect(ready).toMatchObject({
     card: { vocabSize: 128, blockTokens: 16, eosTokenIds: [2], numericMode: "float32/kv-float16" },
   });
-  worker.child.send(submit(Int32Array.of(1, 2, 3), 4));
+  const malformed = piped(submit(Int32Array.of(1, 2, 3), 4));
+  if (malformed.type !== "submit") throw new Error("not a submit message");
+  worker.child.send({ ...malformed, plan: { ...malformed.plan, keys: new Uint8Array(31) } });
+  expect(await worker.next("failed")).toMatchObject({ requestId: "r", code: "bad_plan" });
+  worker.child.send(piped(submit(Int32Array.of(1, 2, 3), 4)));
   expect(await worker.next("finished")).toMatchObject({ reason: "length", usage: { completionTokens: 4 } });
   worker.child.send({ type: "stats", id: 9 });
   expect(await worker.next("stats")).toMatchObject({ id: 9, stats: { generatedTokens: 4, runningRequests: 0 } });
@@ -73,7 +78,7 @@ test("ends with all that it had to say, also when the gateway does not read for 
   const sampling = { ...greedySampling, topLogprobs: 20 };
   const ids = Array.from({ length: 8 }, (_, index) => `request ${index}`);
   for (const requestId of ids) {
-    worker.child.send({ ...message, requestId, params: { ...message.params, sampling } });
+    worker.child.send(piped({ ...message, requestId, params: { ...message.params, sampling } }));
   }
   worker.child.send({ type: "drain" });
   await worker.next("tokens");

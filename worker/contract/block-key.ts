@@ -7,7 +7,7 @@
  * SHA-256 kept to 128 bits; a non-cryptographic hash would let a tenant build collisions
  * (CVE-2025-25183). Every field is length-prefixed or of fixed size, so no two inputs encode alike.
  */
-import type { BlockKey, CacheSalt } from "./units.ts";
+import { type BlockKey, type CacheSalt, blockKeyChars as keyChars } from "./units.ts";
 
 /** "blend" marks approximate KV; the share of recomputed tokens is part of the kind. */
 export type ChainKind = "main" | "span" | `blend ${number}`;
@@ -20,7 +20,7 @@ const utf8 = new TextEncoder();
  */
 const scratch = new Uint8Array(4_096);
 const scratchView = new DataView(scratch.buffer);
-const [keyChars, countBytes] = [32, 4];
+const countBytes = 4;
 /** The part of the scratch that holds a block's tokens, behind the previous key and their count. */
 const scratchTokens = new Int32Array(scratch.buffer, keyChars + countBytes);
 

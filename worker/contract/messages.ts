@@ -1,6 +1,6 @@
 /**
  * Messages between gateway and worker, over Bun's IPC (structured clone, so typed arrays travel as they
- * are). Token ids and block keys only: no text, no tenant, no salt.
+ * are; a plan goes as piped-plan.ts says). Token ids and block keys only: no text, no tenant, no salt.
  */
 import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
 import type { KvObject } from "./kv-object.ts";

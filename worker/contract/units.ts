@@ -8,6 +8,7 @@ type Branded<Value, Name extends string> = Value & { readonly [unit]: Name };
 export type BlockId = Branded<number, "BlockId">;
 /** Cache identity of a block: 32 lowercase hex digits (128 bits of SHA-256), see block-key.ts. */
 export type BlockKey = Branded<string, "BlockKey">;
+export const blockKeyChars = 32;
 /** Secret that every chain root is keyed with, as opaque bytes in base64; made by gateway/tenant/salts.ts only. */
 export type CacheSalt = Branded<string, "CacheSalt">;
 

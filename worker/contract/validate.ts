@@ -16,10 +16,9 @@ import type {
 } from "./messages.ts";
 import type { ModelCard } from "./model-card.ts";
 import { retentionTimesMs } from "./owners.ts";
-import { blockCountForTokens, fullBlockCount } from "./units.ts";
+import { blockCountForTokens, blockKeyChars, fullBlockCount } from "./units.ts";
 
 const maxLogitBiases = 1_024;
-const blockKeyChars = 32;
 
 /** What of a model bounds a request. */
 type Shape = Pick<ModelCard, "vocabSize" | "contextTokens" | "blockTokens" | "blends">;

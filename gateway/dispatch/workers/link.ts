@@ -1,5 +1,6 @@
 /** One worker process and the typed messages to and from it. Knows nothing of what they mean. */
 import type { GatewayMessage, WorkerMessage } from "../../../worker/contract/messages.ts";
+import { piped } from "../../../worker/contract/piped-plan.ts";
 
 export interface WorkerCommand {
   /** Program and arguments. */
@@ -48,7 +49,7 @@ export const spawnLink: OpenLink = (command, handlers) => {
     send(message) {
       if (gone) return false;
       try {
-        child.send(message);
+        child.send(piped(message));
         return true;
       } catch {
         // The pipe broke before the exit was seen.

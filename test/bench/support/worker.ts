@@ -13,6 +13,7 @@ import type {
   WorkerMessage,
 } from "../../../worker/contract/messages.ts";
 import type { ModelCard } from "../../../worker/contract/model-card.ts";
+import { piped } from "../../../worker/contract/piped-plan.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 
 export interface WorkerAnswer {
@@ -53,7 +54,7 @@ export async function startWorker(env: Readonly<Record<string, string>>): Promis
     for (const request of pending.values()) request.reject(error);
   });
   const card = await ready.promise;
-  const send = (message: GatewayMessage) => child.send(message);
+  const send = (message: GatewayMessage) => child.send(piped(message));
   return {
     card,
     pid: child.pid,
