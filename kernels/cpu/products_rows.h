@@ -93,11 +93,10 @@ inline void norm_rows(const NormCall &call, int firstRow, int endRow) {
 }
 
 #if defined(__AVX512BF16__)
-/* The first bfloat16 number of each of 32, then those of what is left; values: 32 floats, which are changed. */
-inline void split(float *values, int parts, size_t partBytes, unsigned char *out) {
+/* The first bfloat16 number of each of 32, then those of what is left. */
+inline void split(Vec low, Vec high, int parts, size_t partBytes, unsigned char *out) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   for (int part = 0; part < parts; part++, out += partBytes) {
-    const __m512 low = _mm512_loadu_ps(values), high = _mm512_loadu_ps(values + 16);
     __m512i both;
     const __m512bh rounded = _mm512_cvtne2ps_pbh(high, low);
     memcpy(&both, &rounded, sizeof both);
@@ -106,8 +105,8 @@ inline void split(float *values, int parts, size_t partBytes, unsigned char *out
     const __m512i first = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(both)), 16);
     const __m512i second = _mm512_and_si512(
         upper, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1)), 16));
-    _mm512_storeu_ps(values, _mm512_sub_ps(low, _mm512_castsi512_ps(first)));
-    _mm512_storeu_ps(values + 16, _mm512_sub_ps(high, _mm512_castsi512_ps(second)));
+    low = sub(low, _mm512_castsi512_ps(first));
+    high = sub(high, _mm512_castsi512_ps(second));
   }
 }
 #endif
@@ -155,12 +154,23 @@ inline void pack_b16_row(const MatrixView &matrix, const PlainRows &plain, const
   unsigned char *panel = packed.data + row / spg::kPanelRows * packed.panelBytes;
   const int at = row % spg::kPanelRows;
 #if defined(__AMX_TILE__)
-  float values[32];
   const size_t tileBytes = static_cast<size_t>(packed.parts) * spg::kTileBytes;
-  for (int tile = 0; tile < matrix.tiles; tile++) {
-    take_inputs(plain, row, matrix.inputs, factor, tile * 32, 32, values);
-    split(values, packed.parts, spg::kTileBytes, panel + tile * tileBytes + at * 64);
+  const float *x = plain_row(plain, row);
+  unsigned char *out = panel + at * 64;
+  const Vec by = broadcast(factor);
+  int i = 0;
+  for (; i + 32 <= matrix.inputs; i += 32, out += tileBytes) {
+    Vec low = load(x + i), high = load(x + i + kLanes);
+    if (plain.norm) {
+      low = mul(mul(low, by), load(plain.norm + i));
+      high = mul(mul(high, by), load(plain.norm + i + kLanes));
+    }
+    split(low, high, packed.parts, spg::kTileBytes, out);
   }
+  if (i == matrix.inputs) return;
+  float values[32];
+  take_inputs(plain, row, matrix.inputs, factor, i, 32, values);
+  split(load(values), load(values + kLanes), packed.parts, spg::kTileBytes, out);
 #else
   float *out = reinterpret_cast<float *>(panel) + static_cast<size_t>(at) * matrix.tiles * 32;
   take_inputs(plain, row, matrix.inputs, factor, 0, matrix.tiles * 32, out);
