@@ -1,5 +1,6 @@
 /**
- * Reads an object's file: a beginning of some blocks at once, the rest when it is wanted. Where the pool's processor
+ * Reads an object's file: a beginning of some blocks at once, the rest in pieces, each while the one before is opened.
+ * Where the pool's processor
  * opens sealed blocks itself it opens some at a time, straight into the pool, when their places are known; elsewhere one
  * is opened here.
  */
@@ -45,24 +46,32 @@ export interface ReadBlocks {
   place(blockIds: readonly BlockId[]): number;
 }
 
+/** Sealed blocks [from, until) in memory. */
+interface Piece {
+  readonly from: number;
+  readonly until: number;
+  /** Where they were read to. */
+  readonly buffer: Uint8Array;
+  readonly sealed: Uint8Array;
+}
+
 export class ObjectReader {
   readonly file: ObjectFile;
   readonly #handle: OpenFile;
   readonly #buffers: ReadBuffers;
-  readonly #buffer: Uint8Array;
-  /** The file's beginning, up to block `#until`; later, blocks from `#from` on. */
-  #sealed: Uint8Array;
-  #from = 0;
-  #until: number;
+  /** That of the file's beginning has the segments before the blocks too, until `tokens` has opened them. */
+  #piece: Piece;
+  /** Is read while that one is opened. */
+  #next: Promise<Piece> | undefined;
+  /** What nothing is read into or opened from. */
+  #spare: Uint8Array | undefined;
   #plain: Uint8Array | undefined;
 
-  private constructor(file: ObjectFile, handle: OpenFile, buffers: ReadBuffers, buffer: Uint8Array, until: number) {
+  private constructor(file: ObjectFile, handle: OpenFile, buffers: ReadBuffers, piece: Piece) {
     this.file = file;
     this.#handle = handle;
     this.#buffers = buffers;
-    this.#buffer = buffer;
-    this.#sealed = buffer;
-    this.#until = until;
+    this.#piece = piece;
   }
 
   /** Opens the file and reads what of it fits. @throws Damaged, or what the system says */
@@ -82,7 +91,7 @@ export class ObjectReader {
       const buffer = buffers.take(bytes);
       const [{ size }] = await Promise.all([handle.stat(), readAt(handle, 0, buffer.subarray(0, bytes))]);
       if (size !== fileBytes) throw new Damaged("the file has another size");
-      return new ObjectReader(file, handle, buffers, buffer, blocks);
+      return new ObjectReader(file, handle, buffers, { from: 0, until: blocks, buffer, sealed: buffer });
     } catch (error) {
       await handle.close();
       throw error;
@@ -92,11 +101,13 @@ export class ObjectReader {
   /** Verifies header and segment 0. Call it first. @throws Damaged */
   async tokens(turn: Turn): Promise<Int32Array> {
     const { headBytes, headSpan } = this.file.sizes;
-    if (!this.file.isFirstPage(this.#sealed.subarray(0, pageBytes))) {
+    const { buffer, until } = this.#piece;
+    if (!this.file.isFirstPage(buffer.subarray(0, pageBytes))) {
       throw new Damaged("the header is another object's");
     }
-    const sealed = this.#sealed.subarray(pageBytes, pageBytes + headSpan);
-    this.#sealed = this.#sealed.subarray(pageBytes + headSpan);
+    this.#readAhead(until);
+    const sealed = buffer.subarray(pageBytes, pageBytes + headSpan);
+    this.#piece = { ...this.#piece, sealed: buffer.subarray(pageBytes + headSpan) };
     const head = new Uint8Array(headBytes);
     const isWhole = await this.file.open(0, sealed, head, turn);
     const tokenIds = isWhole ? this.file.tokensOf(head) : undefined;
@@ -111,17 +122,17 @@ export class ObjectReader {
   async blocks(index: number, most: number, mover: BlockMover, turn: Turn): Promise<ReadBlocks> {
     const { blockSpan } = this.file.sizes;
     const { bytes } = mover.format;
-    await this.#read(index);
-    const at = (index - this.#from) * blockSpan;
+    const { from, until, sealed } = await this.#pieceOf(index);
+    const at = (index - from) * blockSpan;
     const { open } = mover;
     if (open !== undefined) {
-      const count = Math.min(most, this.#until - index, Math.max(1, Math.floor(openBytes / bytes)));
+      const count = Math.min(most, until - index, Math.max(1, Math.floor(openBytes / bytes)));
       await turn(count * bytes);
-      return { count, place: (blockIds) => this.#openInto(index, at, blockIds, open) };
+      return { count, place: (blockIds) => this.#openInto(index, sealed.subarray(at), blockIds, open) };
     }
     this.#plain ??= new Uint8Array(bytes);
     const plain = this.#plain;
-    const isWhole = await this.file.open(index + 1, this.#sealed.subarray(at, at + blockSpan), plain, turn);
+    const isWhole = await this.file.open(index + 1, sealed.subarray(at, at + blockSpan), plain, turn);
     if (!isWhole) throw damagedBlock(index);
     const place = ([blockId]: readonly BlockId[]): number => {
       mover.unpack(blockId, plain);
@@ -131,22 +142,53 @@ export class ObjectReader {
   }
 
   async close(): Promise<void> {
-    this.#buffers.give(this.#buffer);
+    // Nothing reads into memory that is given to another file.
+    const next = await this.#next?.catch(() => undefined);
+    for (const buffer of [this.#piece.buffer, next?.buffer, this.#spare]) {
+      if (buffer !== undefined) this.#buffers.give(buffer);
+    }
     await this.#handle.close();
   }
 
-  /** Has block `index` in memory. */
-  async #read(index: number): Promise<void> {
-    if (index < this.#until) return;
-    const { blockCount, blockSpan } = this.file.sizes;
-    const until = Math.min(index + blocksAtOnce(blockSpan), blockCount);
-    const sealed = this.#buffer.subarray(0, (until - index) * blockSpan);
-    await readAt(this.#handle, this.file.placeOf(index + 1).at, sealed);
-    [this.#from, this.#until, this.#sealed] = [index, until, sealed];
+  /** The piece that has block `index`. */
+  async #pieceOf(index: number): Promise<Piece> {
+    while (index >= this.#piece.until) {
+      const next = await (this.#next ?? this.#readPiece(index));
+      this.#next = undefined;
+      this.#spare = this.#piece.buffer;
+      this.#piece = next;
+      // Blocks that are there already are passed over.
+      this.#readAhead(Math.max(index, next.until));
+    }
+    return this.#piece;
   }
 
-  #openInto(index: number, at: number, blockIds: readonly BlockId[], open: NonNullable<BlockMover["open"]>): number {
-    const sealed = this.#sealed.subarray(at, at + blockIds.length * this.file.sizes.blockSpan);
+  /** Begins to read the blocks from `index` on, if there are any. */
+  #readAhead(index: number): void {
+    if (index >= this.file.sizes.blockCount) return;
+    this.#next = this.#readPiece(index);
+    // Its failure is seen by who wants it.
+    this.#next.catch(() => undefined);
+  }
+
+  async #readPiece(from: number): Promise<Piece> {
+    const { blockCount, blockSpan } = this.file.sizes;
+    const until = Math.min(from + blocksAtOnce(blockSpan), blockCount);
+    const bytes = (until - from) * blockSpan;
+    const buffer = this.#spare ?? this.#buffers.take(bytes);
+    this.#spare = undefined;
+    const sealed = buffer.subarray(0, bytes);
+    await readAt(this.#handle, this.file.placeOf(from + 1).at, sealed);
+    return { from, until, buffer, sealed };
+  }
+
+  #openInto(
+    index: number,
+    from: Uint8Array,
+    blockIds: readonly BlockId[],
+    open: NonNullable<BlockMover["open"]>,
+  ): number {
+    const sealed = from.subarray(0, blockIds.length * this.file.sizes.blockSpan);
     const opened = open(this.file.sealedBlocks(index + 1, sealed), Int32Array.from(blockIds));
     const damaged = opened.indexOf(0);
     return damaged < 0 ? blockIds.length : damaged;
