@@ -51,13 +51,13 @@ try {
   hideSelf(secretSettings);
   for (const name of secretSettings) delete process.env[name];
   const config = parseConfig(env);
-  await checkStart(config, env);
+  const memory = await checkStart(config, env);
   // Loaded only now: a start that cannot be says so without waiting for the rest of the server.
   const { startServer } = await import("./server.ts");
   const server = await startServer(config, { env });
   stopOnSignals(server);
   watchMemory();
-  process.stdout.write(`spangate is listening on ${server.url}\n`);
+  process.stdout.write(`${[`spangate is listening on ${server.url}`, ...memory].join("\n")}\n`);
   server.ready.then(
     (first) => onReady(first, config.dev),
     async (error: unknown) => {

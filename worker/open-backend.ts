@@ -1,6 +1,7 @@
 /** The backend that the configuration names, with the model it serves. */
 import type { Backend } from "./backend/backend.ts";
 import { assertHeadFits, assertLayersRun, type WorkerConfig } from "./config.ts";
+import { usualCpuKvBytes } from "./memory-plan.ts";
 import { cpuOnlyPart, type LoadedModel, loadModel } from "./model/load.ts";
 
 export interface OpenBackend {
@@ -10,9 +11,6 @@ export interface OpenBackend {
   /** Bytes of KV in memory now, where the backend can tell better than by counting blocks. */
   readonly residentKvBytes?: () => number;
 }
-
-/** A pool that a CPU takes unless told otherwise. */
-const cpuKvBytes = 2 ** 30;
 
 /** K that stands at other positions is other KV: the mode has a name of its own. */
 function modeOf(arithmetic: string, { kvPositions }: WorkerConfig): string {
@@ -32,7 +30,8 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
   const mode = modeOf(numericMode({ ...config, dense }), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
-  const { kvBytes = cpuKvBytes, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
+  const kvBytes = config.kvBytes ?? usualCpuKvBytes({ ...config, dense }, model);
+  const { stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const backend = await CpuBackend.open(model, { ...config, dense, kvBytes, maxRows, maxLogitRows, kernels });
   return { backend, model, numericMode: mode, residentKvBytes: () => backend.residentKvBytes() };
 }

@@ -1,4 +1,5 @@
 /** What a start needs, looked at before anything is made: no data folder, no key and no process stays of a start that cannot be. */
+import { z } from "zod";
 import { programPath } from "../../places/places.ts";
 import {
   assertHeadFits,
@@ -7,6 +8,7 @@ import {
   type WorkerConfig,
   WorkerSettingError,
 } from "../../worker/config.ts";
+import { machineBytes, memoryText, type PlannedModel, planMemory } from "../../worker/memory-plan.ts";
 import { cpuOnlyPart, type ModelConfig, readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
 import { type Config, SettingError } from "../config.ts";
@@ -17,11 +19,11 @@ import { openText } from "./text.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** @throws SettingError or Error in one sentence for the operator */
-export async function checkStart(config: Config, env: Environment): Promise<void> {
+/** @returns what workers will take of memory, a line for each kind of device. @throws SettingError or Error in one sentence for the operator */
+export async function checkStart(config: Config, env: Environment): Promise<readonly string[]> {
   checkSettings(config, env);
-  checkModels(config, env);
-  await checkDevices(config, env);
+  const model = checkModels(config, env);
+  return await checkMemory(config, env, model, await checkDevices(config, env));
 }
 
 /** @throws SettingError or Error in one sentence for the operator */
@@ -30,20 +32,45 @@ export function checkSettings(config: Config, env: Environment): void {
   lookAtWorkers(config, env, () => undefined);
 }
 
+type DeviceMemory = ReadonlyMap<string, number>;
+
+/** @returns a line for each device. @throws SettingError naming the setting that would fit */
+export async function checkMemory(
+  config: Config,
+  env: Environment,
+  model: PlannedModel,
+  gpus: DeviceMemory,
+): Promise<readonly string[]> {
+  const workers = config.devices.filter((name) => name === "cpu").length;
+  const devices = [...new Set(config.devices)];
+  const planned = devices.map(async (device) => {
+    const worker = parseWorkerConfig(workerEnvironment(config, env, device));
+    const plan = await planMemory(worker, model, gpus.get(device) ?? machineBytes(), Math.max(1, workers));
+    return `memory of ${workers > 1 ? `each of ${workers} workers on the CPU` : device}: ${memoryText(plan)}`;
+  });
+  try {
+    return await Promise.all(planned);
+  } catch (error) {
+    throw asSettingError(error);
+  }
+}
+
+const asSettingError = (error: unknown): unknown =>
+  error instanceof WorkerSettingError ? new SettingError(error.variable, error.problem) : error;
+
 /** Looks at what each worker will be told. @throws SettingError for what is wrong with it */
 function lookAtWorkers(config: Config, env: Environment, look: (worker: WorkerConfig) => void): void {
   for (const device of config.devices) {
     try {
       look(parseWorkerConfig(workerEnvironment(config, env, device)));
     } catch (error) {
-      if (error instanceof WorkerSettingError) throw new SettingError(error.variable, error.problem);
-      throw error;
+      throw asSettingError(error);
     }
   }
 }
 
-/** @throws SettingError or ModelError in one sentence for the operator */
-export function checkModels(config: Config, env: Environment): void {
+/** @returns the language model, without its weights. @throws SettingError or ModelError in one sentence for the operator */
+export function checkModels(config: Config, env: Environment): PlannedModel {
   const folders = [
     ["SPANGATE_MODEL", "language"],
     ["SPANGATE_EMBEDDING_MODEL", "embedding"],
@@ -54,7 +81,9 @@ export function checkModels(config: Config, env: Environment): void {
     const problem = given ? modelFolderProblem(given, kind) : undefined;
     if (problem !== undefined) throw new SettingError(variable, problem);
   }
-  checkModelFits(config, env, readModel(config.modelDir).config);
+  const model = readModel(config.modelDir);
+  checkModelFits(config, env, model.config);
+  return model;
 }
 
 /** Whether the workers can run such a model at all. @throws SettingError */
@@ -65,17 +94,24 @@ export function checkModelFits(config: Config, env: Environment, model: ModelCon
   });
 }
 
-/** Asks the driver for the devices that the workers will take. @throws Error in one sentence for the operator */
-export async function checkDevices(config: Config, env: Environment): Promise<void> {
+/**
+ * Asks the driver for the devices that the workers will take.
+ * @returns the bytes of memory of each GPU
+ * @throws Error in one sentence for the operator
+ */
+export async function checkDevices(config: Config, env: Environment): Promise<DeviceMemory> {
   const [first, ...others] = config.devices.filter((name) => name !== "cpu");
-  if (first === undefined) return;
+  if (first === undefined) return new Map();
   const indices = [first, ...others].map((name) => name.slice("cuda:".length));
   const child = Bun.spawn([process.execPath, programPath("check-device"), ...indices], {
     env: workerEnvironment(config, env, first),
     stdio: ["ignore", "pipe", 2],
   });
   const [said, exitCode] = await Promise.all([new Response(child.stdout).text(), child.exited]);
-  if (exitCode === 0) return;
+  if (exitCode === 0) {
+    const bytes = z.array(z.number()).parse(JSON.parse(said));
+    return new Map([first, ...others].map((name, i) => [name, bytes[i] ?? 0]));
+  }
   const why = said || `asking the driver ended with exit code ${exitCode}`;
   throw new Error(`${why}; without an NVIDIA GPU, leave SPANGATE_DEVICES out: the CPU is the default`);
 }

@@ -135,7 +135,7 @@ export const gatewaySettings = {
   SPANGATE_KV_BYTES: {
     schema: byteSize(mib, settingLimits.bytes).optional(),
     value: "SIZE",
-    byDefault: "1 GiB; what is free on a GPU",
+    byDefault: "1 GiB, or what the model leaves of the machine's memory; what is free on a GPU",
     meaning: "each worker's KV pool, as in `8GB` or `8GiB`; on the CPU, pages are taken as they are first used",
   },
   SPANGATE_KV_HOST_BYTES: {

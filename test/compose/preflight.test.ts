@@ -4,6 +4,7 @@ import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symli
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { tinyConfig, writeModelFolder } from "../model/folder.ts";
+import { hollowModel } from "../model/hollow-folder.ts";
 import { repositoryRoot } from "../support/import-graph.ts";
 import { writeTinyCrossEncoder } from "../support/tiny-onnx.ts";
 
@@ -55,6 +56,11 @@ describe("nothing is made when the start cannot be", () => {
     writeTinyCrossEncoder(join(root, "two-labels"), { whale: [1] }, { columns: 2 });
     cpSync(writeModelFolder(tinyConfig), join(root, "narrow"), { recursive: true });
     modelFolder("strange", { architectures: ["MambaForCausalLM"] });
+    const wide = { hidden_size: 16_384, num_attention_heads: 128, num_key_value_heads: 128, head_dim: 128 };
+    symlinkSync(
+      hollowModel({ ...wide, num_hidden_layers: 512, intermediate_size: 65_536 }),
+      join(root, "four-terabytes"),
+    );
     modelFolder("sliding", { use_sliding_window: true, sliding_window: 64, max_window_layers: 1, layer_types: null });
   });
 
@@ -102,6 +108,14 @@ describe("nothing is made when the start cannot be", () => {
       /^spangate: SPANGATE_KV_CODEC mx8 takes heads of a multiple of 32 dimensions, and the model's have 16; leave it out/,
     ],
     [{ SPANGATE_STEP_TOKENS: "32" }, /^spangate: SPANGATE_STEP_TOKENS 32 is below SPANGATE_MAX_RUNNING/],
+    [
+      { SPANGATE_MODEL: "four-terabytes" },
+      /^spangate: SPANGATE_MODEL is a model that takes \d+\.\d GiB \(4096\.\d GiB for weights\), and the machine has .*; no setting makes it fit/,
+    ],
+    [
+      { SPANGATE_KV_BYTES: "4TB" },
+      /^spangate: SPANGATE_KV_BYTES is 3725\.3 GiB beside a model that takes .*; SPANGATE_KV_BYTES=\d+MiB would fit/,
+    ],
     [{ SPANGATE_PORT: "http" }, /^spangate: SPANGATE_PORT must be a whole number/],
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: "nowhere" }, /^spangate: OTEL_EXPORTER_OTLP_ENDPOINT must be/],
   ])("%j", async (env, sentence) => {

@@ -50,7 +50,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/backend/cuda/weights": ["worker/model", "worker/backend/cuda/device"],
   "worker/backend/cuda/device": ["worker/native/cuda"],
   "worker/config.ts": ["worker/contract"],
-  "worker/open-backend.ts": ["worker/config.ts", "worker/model", "worker/backend"],
+  "worker/open-backend.ts": ["worker/config.ts", "worker/memory-plan.ts", "worker/model", "worker/backend"],
+  "worker/memory-plan.ts": ["worker/config.ts", "worker/model", "worker/backend", "worker/native/kv-pool.ts"],
   "worker/embedder.ts": [
     "worker/base",
     "worker/contract",
@@ -361,6 +362,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "db",
     "worker/contract",
     "worker/config.ts",
+    "worker/memory-plan.ts",
     "worker/model/load.ts",
     "worker/model/model-folder.ts",
     "package.json",

@@ -75,7 +75,9 @@ export const doctorCommand: Command = {
 
 /** What starts a server is loaded for this command alone: the others begin sooner without it. */
 async function checksFor(input: CommandInput): Promise<readonly Check[]> {
-  const { checkDevices, checkModels, checkSettings, trySearchModels } = await import("../../compose/preflight.ts");
+  const { checkDevices, checkMemory, checkModels, checkSettings, trySearchModels } = await import(
+    "../../compose/preflight.ts"
+  );
   const { openText } = await import("../../compose/text.ts");
   const { withCachedModel } = await import("../../compose/hub-models.ts");
   const { parseConfig } = await import("../../config.ts");
@@ -105,6 +107,14 @@ async function checksFor(input: CommandInput): Promise<readonly Check[]> {
       look: async () => {
         await checkDevices(config(), env());
         return config().devices.join(", ");
+      },
+    },
+    {
+      what: "memory",
+      remedy: "take a smaller model, or more memory",
+      look: async () => {
+        const gpus = await checkDevices(config(), env());
+        return (await checkMemory(config(), env(), checkModels(config(), env()), gpus)).join("; ");
       },
     },
     {

@@ -5,11 +5,15 @@ import { beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test"
 import { mkdtemp, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { checkDevices, checkMemory } from "../../../gateway/compose/preflight.ts";
+import { parseConfig } from "../../../gateway/config.ts";
 import { allowAttention } from "../../../worker/backend/cuda/attention.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import { kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
 import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
 import { FileReader } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
+import { parseWorkerConfig } from "../../../worker/config.ts";
+import { planMemory } from "../../../worker/memory-plan.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { parameterBytes, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import { CudaDriver } from "../../../worker/native/cuda/driver.ts";
@@ -30,7 +34,7 @@ for (const [name, signature] of Object.entries<Signature>(kernelSignatures)) {
   fake.addKernel(name, signature.map(parameterBytes));
 }
 const folder = await mkdtemp(join(tmpdir(), "spangate-open-"));
-for (const name of ["libnvrtc.so.13", "libcublasLt.so.13"]) await symlink(fakePath, join(folder, name));
+for (const name of ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"]) await symlink(fakePath, join(folder, name));
 
 beforeEach(() => fake.reset());
 
@@ -176,3 +180,48 @@ async function openModelFresh(): Promise<CudaBackend> {
   const device = await openDevice({ index: 0, headDim, driver, libraryFolders: [folder], cubinFolder });
   return CudaBackend.open(device, model, options);
 }
+
+describe("what a start says of a GPU's memory", () => {
+  test("is what opening takes there", async () => {
+    const device = await open();
+    const rows = { SPANGATE_STEP_TOKENS: "512", SPANGATE_MAX_RUNNING: "64", SPANGATE_KV_BYTES: String(64 << 20) };
+    const worker = parseWorkerConfig({ SPANGATE_MODEL: "x", SPANGATE_DEVICE: "cuda:0", ...rows });
+    const before = fake.liveBytes();
+    const backend = await CudaBackend.open(device, model, {
+      ...options,
+      kvBytes: 64 << 20,
+      maxRows: 512,
+      maxLogitRows: 64,
+    });
+    const taken = fake.liveBytes() - before;
+    const { weightBytes, workBytes, kvBytes } = await planMemory(worker, model, 8 * 2 ** 30);
+    await backend.dispose();
+    expect(kvBytes).toBe(64 << 20);
+    // One GiB is left to the driver and to graphs; the fake counts page-locked memory of the host too.
+    const told = weightBytes + workBytes - 2 ** 30 + kvBytes;
+    expect(told).toBeLessThanOrEqual(taken);
+    expect(told).toBeGreaterThan(taken - (48 << 20));
+  });
+
+  test("is told before anything is loaded, for each of them", async () => {
+    const env = { SPANGATE_DEVICES: "cuda:1,cuda:0", LD_LIBRARY_PATH: folder, PATH: process.env.PATH };
+    const gpus = await checkDevices(parseConfig(env), env);
+    expect(gpus).toEqual(
+      new Map([
+        ["cuda:1", 140 * 2 ** 30],
+        ["cuda:0", 141 * 2 ** 30],
+      ]),
+    );
+    const lines = await checkMemory(parseConfig(env), env, model, gpus);
+    expect(lines).toEqual([
+      expect.stringMatching(/^memory of cuda:1: \d+ MiB for weights .* KV, of 140\.0 GiB$/),
+      expect.stringMatching(/^memory of cuda:0: \d+ MiB for weights .* KV, of 141\.0 GiB$/),
+    ]);
+    const small = new Map([["cuda:0", 2 ** 29]]);
+    const one = { ...env, SPANGATE_DEVICES: "cuda:0" };
+    const refused = checkMemory(parseConfig(one), one, model, small);
+    await expect(refused).rejects.toThrow(
+      /^SPANGATE_MODEL is a model that takes .*, and cuda:0 has 0\.5 GiB; no setting/,
+    );
+  });
+});

@@ -4,7 +4,7 @@ import type { LayerNorms } from "../../model/family.ts";
 import { holdsBfloat16, readMxfp4, type StoredTensor } from "../../model/stored-form.ts";
 import { layerNorm } from "../../model/tensor-layout.ts";
 import type { Weights } from "../../model/weights.ts";
-import type { CpuKernels, Matrix, Norm, RowsPlace } from "../../native/cpu-kernels.ts";
+import type { CpuKernels, Matrix, MatrixOptions, Norm, RowsPlace } from "../../native/cpu-kernels.ts";
 import type { DenseParts, WeightMode } from "./dense.ts";
 
 /** Outputs that lie together in a matrix (kernels/abi.h: GATE). */
@@ -33,6 +33,16 @@ export function paddedOutputs(size: number): number {
 function partsOf(tensors: readonly StoredTensor[]): 1 | 2 | 3 {
   if (tensors.some(({ dtype }) => dtype === "F32")) return 3;
   return tensors.every(holdsBfloat16) ? 1 : 2;
+}
+
+/** How a matrix of these weights is held. */
+export function packedForm(
+  tensors: readonly StoredTensor[],
+  weightMode: WeightMode,
+): Pick<MatrixOptions, "form" | "parts"> {
+  // 4 bits stay what they are: fewer than 8, and exact.
+  if (tensors.every(({ mxfp4Scales }) => mxfp4Scales)) return { form: "mx4" };
+  return weightMode === "int8" ? { form: "int8" } : { form: "b16", parts: partsOf(tensors) };
 }
 
 export class Packer {
@@ -116,13 +126,7 @@ export class Packer {
 
   #open(names: readonly string[], outputs: number, weightMode: WeightMode): Matrix {
     const infos = names.map((name) => this.#weights.info(name));
-    const inputs = infos[0].shape[1];
-    // 4 bits stay what they are: fewer than 8, and exact.
-    if (infos.every(({ mxfp4Scales }) => mxfp4Scales))
-      return this.#kernels.openMatrix({ outputs, inputs, form: "mx4" });
-    if (weightMode === "int8") return this.#kernels.openMatrix({ outputs, inputs, form: "int8" });
-    const parts = partsOf(infos);
-    return this.#kernels.openMatrix({ outputs, inputs, form: "b16", parts });
+    return this.#kernels.openMatrix({ outputs, inputs: infos[0].shape[1], ...packedForm(infos, weightMode) });
   }
 
   /** Biases of gates and ups as their matrix has them; zeros behind them, so that what a gate leaves there is zero. */

@@ -22,6 +22,7 @@ const driverSymbols = {
   cuDeviceGetCount: { args: ["ptr"], returns: "i32" },
   cuDeviceGet: { args: ["ptr", "i32"], returns: "i32" },
   cuDeviceGetName: { args: ["ptr", "i32", "i32"], returns: "i32" },
+  cuDeviceTotalMem_v2: { args: ["ptr", "i32"], returns: "i32" },
   cuDeviceGetAttribute: { args: ["ptr", "i32", "i32"], returns: "i32" },
   cuDevicePrimaryCtxRetain: { args: ["ptr", "i32"], returns: "i32" },
   cuDevicePrimaryCtxRelease_v2: { args: ["i32"], returns: "i32" },
