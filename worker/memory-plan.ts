@@ -37,6 +37,8 @@ export interface MemoryPlan {
 const usualKvBytes = gib;
 /** With less room for KV than for these tokens nothing is served. */
 const leastKvTokens = 2_048;
+/** The gateway, and the programs that it starts. */
+const gatewayBytes = 256 * mib;
 
 /** What the machine has for processes: its memory, or the limit of the container. */
 export function machineBytes(): number {
@@ -70,15 +72,12 @@ const sizeText = (bytes: number): string =>
 /** The pool of a worker that has the machine to itself and was told no size. */
 export function usualCpuKvBytes(worker: WorkerConfig, model: PlannedModel): number {
   const { weightBytes, workBytes } = cpuNeeds(worker, model);
-  return clampedKv(machineBytes() - weightBytes - workBytes, worker, model.config);
+  return clampedKv(machineBytes() - gatewayBytes - weightBytes - workBytes, worker, model.config);
 }
 
 function clampedKv(roomBytes: number, worker: WorkerConfig, config: ModelConfig): number {
   return Math.min(usualKvBytes, Math.max(leastKvBytes(worker, config), Math.floor(roomBytes / mib) * mib));
 }
-
-/** The gateway, and the programs that it starts. */
-const gatewayBytes = 256 * mib;
 
 function planCpu(worker: WorkerConfig, model: PlannedModel, machine: number, workerCount: number): MemoryPlan {
   const needs = cpuNeeds(worker, model);

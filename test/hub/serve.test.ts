@@ -73,6 +73,18 @@ test("serve says in one sentence what cannot be, before weights are loaded and a
   hub.files = model;
 });
 
+test("doctor tells a model that is not loaded yet apart from all else, and asks nobody", async () => {
+  hub.asked.length = 0;
+  const { output } = await runSpangate(["doctor"], shellWith({ SPANGATE_MODEL: `${modelId}@v1` }));
+  expect(output).toMatch(/^wrong model: SPANGATE_MODEL is .*"spangate pull tiny-org\/tiny-model@v1" loads it/m);
+  expect(output).toMatch(/^ok {4}settings$/m);
+  expect(output).toMatch(/^ok {4}data folder/m);
+  const found = await runSpangate(["doctor"], shellWith({ SPANGATE_MODEL: modelId }));
+  expect(found.output).toMatch(/^ok {4}model: .*models--tiny-org--tiny-model\/snapshots/m);
+  expect(found.output).toMatch(/^ok {4}memory: memory of cpu: \d+ MiB for weights/m);
+  expect(hub.asked).toEqual([]);
+});
+
 test("the server alone never asks the hub", async () => {
   const program = join(demoModelFolder, "..", "..", "..", "gateway", "main.ts");
   const child = Bun.spawn([process.execPath, program], {

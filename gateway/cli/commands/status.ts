@@ -81,8 +81,10 @@ async function checksFor(input: CommandInput): Promise<readonly Check[]> {
   const { openText } = await import("../../compose/text.ts");
   const { withCachedModel } = await import("../../compose/hub-models.ts");
   const { parseConfig } = await import("../../config.ts");
-  const env = () => withCachedModel(withSecrets(process.env));
+  const env = () => withSecrets(process.env);
   const config = () => parseConfig(env());
+  // A model that the hub's cache does not have is told of where the model is looked for, and hides nothing else.
+  const served = () => parseConfig(withCachedModel(env()));
   const table = "see the settings in docs/operations.md, or spangate serve --help";
   return [
     { what: "Bun", remedy: "install Bun 1.4 or newer", look: bunVersion },
@@ -91,15 +93,15 @@ async function checksFor(input: CommandInput): Promise<readonly Check[]> {
       what: "model",
       remedy: "name a folder in the Hugging Face layout with SPANGATE_MODEL, or leave it out for the demo model",
       look: () => {
-        checkModels(config(), env());
-        openText(config());
-        return config().modelDir;
+        checkModels(served(), withCachedModel(env()));
+        openText(served());
+        return served().modelDir;
       },
     },
     {
       what: "search models",
       remedy: "name folders of ONNX models with SPANGATE_EMBEDDING_MODEL and SPANGATE_RERANK_MODEL, or leave them out",
-      look: () => trySearchModels(config(), env()),
+      look: () => trySearchModels(served(), env()),
     },
     {
       what: "devices",
@@ -114,7 +116,8 @@ async function checksFor(input: CommandInput): Promise<readonly Check[]> {
       remedy: "take a smaller model, or more memory",
       look: async () => {
         const gpus = await checkDevices(config(), env());
-        return (await checkMemory(config(), env(), checkModels(config(), env()), gpus)).join("; ");
+        const model = checkModels(served(), withCachedModel(env()));
+        return (await checkMemory(served(), env(), model, gpus)).join("; ");
       },
     },
     {
