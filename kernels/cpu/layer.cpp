@@ -11,9 +11,10 @@ namespace {
 constexpr int kRowsPerTask = 16;
 /*
  * Below these sizes a second thread costs more than it gains. It falls asleep during the dense algebra between two
- * layers, and waking it on a virtual machine costs the caller 7 microseconds and the sleeper 10 to 25.
+ * layers, and waking it on a virtual machine costs the caller 7 microseconds and the sleeper 10 to 25. One that is held
+ * waits awake.
  */
-constexpr double kSerialNs = 60000;
+constexpr double kSerialNs = 60000, kSerialNsHeld = 4000;
 constexpr int kSerialFloats = 65536;
 
 struct Job {
@@ -118,7 +119,8 @@ void run_attend(spg_pool &pool, const LayerCall &call) {
   const StepView &view = isSliding ? pool.step.slidingView : pool.step.view;
   WorkList &list = isSliding ? pool.step.slidingList : pool.step.list;
   Job job{pool, view, call, {pool.partials.data(), list.pending.data()}};
-  run_tasks(pool, &job, view.itemCount * pool.view.kvHeads, list.costNs < kSerialNs, attend_task);
+  const double least = pool.context->threads->held() ? kSerialNsHeld : kSerialNs;
+  run_tasks(pool, &job, view.itemCount * pool.view.kvHeads, list.costNs < least, attend_task);
 }
 
 }
