@@ -12,6 +12,15 @@
 #include "step.h"
 #include "threads.h"
 
+namespace spg {
+
+/* Which product a thread has packed its own panel of rows for. On a cache line of its own. */
+struct alignas(64) OwnPanel {
+  uint64_t product = 0;
+};
+
+}
+
 struct spg_context {
   int32_t isa = 0;
   /* Null when the reference kernels run. */
@@ -20,6 +29,9 @@ struct spg_context {
   std::unique_ptr<spg::ThreadPool> threads;
   /* The rows of the product that runs, packed, and the scales of int8 rows. */
   spg::FloatBuffer packedRows, rowScales;
+  /* Of each thread; and the number of the product that runs. */
+  std::vector<spg::OwnPanel> ownPanels;
+  uint64_t product = 0;
   /* For each thread some pairs of weights in mx4 as bfloat16 numbers. */
   spg::FloatBuffer widened;
 };
