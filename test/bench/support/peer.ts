@@ -2,7 +2,7 @@
  * llama.cpp as a peer to measure against: never a dependency. Its tools come from a folder that the caller names
  * (gguf.py and llama-bench.mjs), its library from npm into a temporary folder, numpy from the system's Python.
  */
-import { existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { CommandError } from "../../../gateway/cli/support/command.ts";
@@ -51,6 +51,11 @@ export class LlamaPeer {
       await capture(["npm", "install", "--ignore-scripts", "--no-save", "node-llama-cpp"], folder, "npm install");
     }
     return new LlamaPeer(resolve(tools), folder, python);
+  }
+
+  /** Does gguf.py write models with experts? Older ones of it do not. */
+  get writesExperts(): boolean {
+    return readFileSync(join(this.#tools, "gguf.py"), "utf8").includes("num_experts");
   }
 
   /** Writes a Hugging Face folder's weights as a GGUF of 8-bit weights. */

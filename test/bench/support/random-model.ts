@@ -1,4 +1,7 @@
-/** A Qwen3 checkpoint of random weights in the Hugging Face layout: a shape to time, nothing that speaks. */
+/**
+ * A Qwen3 checkpoint of random weights in the Hugging Face layout, dense or with experts: a shape to time, nothing that
+ * speaks.
+ */
 import { closeSync, openSync, writeFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
@@ -8,8 +11,11 @@ export interface RandomShape {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
+  /** Of an MLP, or of an expert. */
   readonly ffn: number;
   readonly vocab: number;
+  /** Layers have so many experts, of which a row takes some. */
+  readonly experts?: { readonly count: number; readonly perToken: number };
 }
 
 /** About the shape of Qwen3-0.6B, with a smaller vocabulary. */
@@ -23,8 +29,21 @@ export const qwen3Shape: RandomShape = {
   vocab: 32_000,
 };
 
+/** Qwen3-30B-A3B made small: 1.5 billion weights, of which a token reads 0.3. */
+export const expertShape: RandomShape = {
+  layers: 20,
+  hidden: 1_024,
+  heads: 16,
+  kvHeads: 8,
+  headDim: 64,
+  ffn: 512,
+  vocab: 32_000,
+  experts: { count: 46, perToken: 6 },
+};
+
 /** Name -> shape of every tensor, in the order of the file. */
-function tensorShapes({ layers, hidden, heads, kvHeads, headDim, ffn, vocab }: RandomShape): Map<string, number[]> {
+function tensorShapes(shape: RandomShape): Map<string, number[]> {
+  const { layers, hidden, heads, kvHeads, headDim, ffn, vocab, experts } = shape;
   const shapes = new Map<string, number[]>([["model.embed_tokens.weight", [vocab, hidden]]]);
   for (let layer = 0; layer < layers; layer++) {
     const prefix = `model.layers.${layer}.`;
@@ -37,9 +56,13 @@ function tensorShapes({ layers, hidden, heads, kvHeads, headDim, ffn, vocab }: R
     add("self_attn.q_norm", [headDim]);
     add("self_attn.k_norm", [headDim]);
     add("post_attention_layernorm", [hidden]);
-    add("mlp.gate_proj", [ffn, hidden]);
-    add("mlp.up_proj", [ffn, hidden]);
-    add("mlp.down_proj", [hidden, ffn]);
+    if (experts !== undefined) add("mlp.gate", [experts.count, hidden]);
+    const mlps = experts === undefined ? ["mlp"] : Array.from({ length: experts.count }, (_, i) => `mlp.experts.${i}`);
+    for (const mlp of mlps) {
+      add(`${mlp}.gate_proj`, [ffn, hidden]);
+      add(`${mlp}.up_proj`, [ffn, hidden]);
+      add(`${mlp}.down_proj`, [hidden, ffn]);
+    }
   }
   return shapes.set("model.norm.weight", [hidden]);
 }
@@ -60,9 +83,16 @@ function normalTable(): Uint16Array {
 
 /** Writes config.json, tokenizer.json and model.safetensors (bfloat16) into an existing folder. */
 export function writeRandomModel(folder: string, shape: RandomShape): void {
+  const { experts } = shape;
   const config = {
-    architectures: ["Qwen3ForCausalLM"],
-    model_type: "qwen3",
+    architectures: [experts === undefined ? "Qwen3ForCausalLM" : "Qwen3MoeForCausalLM"],
+    model_type: experts === undefined ? "qwen3" : "qwen3_moe",
+    ...(experts && {
+      num_experts: experts.count,
+      num_experts_per_tok: experts.perToken,
+      moe_intermediate_size: shape.ffn,
+      norm_topk_prob: true,
+    }),
     num_hidden_layers: shape.layers,
     hidden_size: shape.hidden,
     num_attention_heads: shape.heads,
