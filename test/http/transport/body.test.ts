@@ -1,7 +1,9 @@
 import { expect, test } from "bun:test";
 import { holdLongWork } from "../../../gateway/base/pace.ts";
 import { limits } from "../../../gateway/config.ts";
+import { bodyMemory } from "../../../gateway/http/middleware/every-request.ts";
 import { readBody, useText } from "../../../gateway/http/transport/body.ts";
+import { RequestBudget } from "../../../gateway/http/transport/request-budget.ts";
 import { yieldsDuring } from "../../support/yields.ts";
 
 const readMs = 60;
@@ -31,6 +33,24 @@ test("a body that comes slowly and steadily is read to its end, however long it 
 test("a body that stops coming is given up", async () => {
   const reading = readBody(contextOf(slowRequest(0, 0, true)), 100 * chunkBytes, readMs);
   await expect(reading).rejects.toMatchObject({ code: "request_timeout" });
+});
+
+test("a short body is read whole, given up when it does not come, and refused when it is longer than it says", async () => {
+  const memory = bodyMemory();
+  const announced = (body: ReadableStream<Uint8Array> | string) => {
+    const raw = new Request("http://localhost/", { method: "POST", body, headers: { "content-length": "5" } });
+    return { ...contextOf(raw), var: { budget: new RequestBudget(memory, "tenant") } };
+  };
+  const whole = announced("short");
+  expect(new TextDecoder().decode(await readBody(whole, 10, readMs))).toBe("short");
+  expect(memory.heldBytes).toBe(5);
+  whole.var.budget.releaseBody();
+  const silent = announced(new ReadableStream({ pull: () => new Promise<void>(() => undefined) }));
+  await expect(readBody(silent, 10, readMs)).rejects.toMatchObject({ code: "request_timeout" });
+  await expect(readBody(announced("much longer"), 10, readMs)).rejects.toMatchObject({ code: "body_too_large" });
+  const broken = announced(new ReadableStream({ start: (controller) => controller.error(new Error("gone")) }));
+  await expect(readBody(broken, 10, readMs)).rejects.toMatchObject({ code: "invalid_request" });
+  expect(memory.heldBytes).toBe(0);
 });
 
 /** A body that has arrived whole before it is read, as it has when others held the event loop meanwhile. */
