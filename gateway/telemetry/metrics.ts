@@ -114,9 +114,11 @@ function braces(...labels: readonly string[]): string {
 }
 
 function labelText(labels: Labels): string {
-  const escaped = (value: string): string =>
-    value.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n");
-  return Object.entries(labels)
-    .map(([name, value]) => `${name}="${escaped(value)}"`)
-    .join(",");
+  let text = "";
+  for (const name of Object.keys(labels)) text += `${text === "" ? "" : ","}${name}="${escaped(labels[name] ?? "")}"`;
+  return text;
 }
+
+/** Every answer asks for a dozen of these, and hardly any has a sign to escape. */
+const escaped = (value: string): string =>
+  /[\\"\n]/.test(value) ? value.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n") : value;
