@@ -26,6 +26,7 @@ import { addChatRoutes, type ChatDeps } from "./openai/chat.ts";
 import { addTextCompletionRoutes, type TextCompletionDeps } from "./openai/text-completions.ts";
 import { addTokenizeRoutes, type TokenizeDeps } from "./openai/tokenize.ts";
 import { addResponsesRoutes, type ResponsesDeps } from "./responses/responses.ts";
+import { RememberingRouter } from "./router.ts";
 import type { BodyMemory } from "./transport/body-memory.ts";
 import type { AppEnv } from "./transport/context.ts";
 import { declaredRoutes } from "./transport/route.ts";
@@ -62,7 +63,7 @@ const pathOf = (request: Request): string => (request.url.startsWith("/") ? "/" 
 
 /** @throws Error when a route declares no scope */
 export function createApp(deps: AppDeps): Hono<AppEnv> {
-  const app = new Hono<AppEnv>({ getPath: pathOf });
+  const app = new Hono<AppEnv>({ getPath: pathOf, router: new RememberingRouter() });
   app.use("*", async (context, next) => {
     const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
     context.set("requestId", requestId);
