@@ -8,6 +8,7 @@ import { Pace } from "../../base/pace.ts";
 import { textKindOf } from "../ingest/file-kinds.ts";
 import { pageAt } from "../ingest/pages.ts";
 import { sentenceSteps } from "../ingest/sentences.ts";
+import { isNumber, WordSearch, wordsOf } from "./words.ts";
 
 /** A text of the prompt that may be cited. */
 export interface CitableText {
@@ -128,6 +129,7 @@ interface SourceIndex {
 async function indexOf(sources: readonly CitableText[], wanted: ReadonlySet<string>, pace: Pace): Promise<SourceIndex> {
   const sentences: Sentence[] = [];
   const holders = new Map<string, number[]>();
+  const search = new WordSearch(wanted);
   let charsLeft = maxSourceChars;
   for (const [source, { text, bodyAt = 0, bodyEnd = text.length, filename }] of sources.entries()) {
     const body = text.slice(bodyAt, Math.min(bodyEnd, bodyAt + charsLeft));
@@ -139,8 +141,7 @@ async function indexOf(sources: readonly CitableText[], wanted: ReadonlySet<stri
       if (sentences.length === maxSentences) return { sentences, holders };
       const { start, end } = withoutFrame(body, unit);
       // The headings above tell what a sentence is about, so their words count for it.
-      for (const word of new Set(wordsOf(body.slice(unit.start, unit.end)))) {
-        if (!wanted.has(word)) continue;
+      for (const word of search.in(body.slice(unit.start, unit.end))) {
         const held = holders.getOrInsertComputed(word, () => []);
         if (held.length <= maxSentencesPerWord) held.push(sentences.length);
       }
@@ -209,35 +210,6 @@ function heldBy(
     }
   }
   return held;
-}
-
-const token = /\p{N}+(?:[.,'’]\p{N}+)*|[\p{L}\p{M}\p{N}]+/gu;
-const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
-const leastWordChars = 3;
-/** Words of one stem mostly begin alike for so many letters, in most languages that end words by grammar. */
-const stemChars = 6;
-
-const isNumber = (word: string): boolean => /\p{N}/u.test(word);
-
-/** Words by their stems, and numbers without the signs between groups of three digits. Short words mean little. */
-function wordsOf(text: string): readonly string[] {
-  const words: string[] = [];
-  for (const found of text.toLowerCase().match(token) ?? []) {
-    if (isNumber(found)) words.push(numberOf(found));
-    else if (unspaced.test(found)) words.push(...pairsOf(found));
-    else if (found.length >= leastWordChars) words.push(found.slice(0, stemChars));
-  }
-  return words;
-}
-
-function numberOf(found: string): string {
-  return /^\p{N}{1,3}(?:[.,'’]\p{N}{3})+$/u.test(found) ? found.replace(/[.,'’]/g, "") : found.replace(",", ".");
-}
-
-/** Languages that put no blanks between words: each two neighbouring characters. */
-function pairsOf(run: string): readonly string[] {
-  const signs = [...run].slice(0, maxAnswerChars);
-  return signs.length === 1 ? signs : signs.slice(1).map((sign, at) => `${signs[at]}${sign}`);
 }
 
 /** Counts the characters of a range of UTF-16 units. */
