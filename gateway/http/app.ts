@@ -26,10 +26,9 @@ import { addChatRoutes, type ChatDeps } from "./openai/chat.ts";
 import { addTextCompletionRoutes, type TextCompletionDeps } from "./openai/text-completions.ts";
 import { addTokenizeRoutes, type TokenizeDeps } from "./openai/tokenize.ts";
 import { addResponsesRoutes, type ResponsesDeps } from "./responses/responses.ts";
-import { RememberingRouter } from "./router.ts";
 import type { BodyMemory } from "./transport/body-memory.ts";
 import type { AppEnv } from "./transport/context.ts";
-import { declaredRoutes } from "./transport/route.ts";
+import { declaredRoutes, RememberingRouter } from "./transport/route.ts";
 
 export interface AppDeps {
   readonly authenticator: Authenticator;

@@ -3,6 +3,8 @@
  * `declaredRoutes` refuses to start an app that has a handler added some other way.
  */
 import type { Context, Handler, Hono } from "hono";
+import type { Result, Router } from "hono/router";
+import { TrieRouter } from "hono/router/trie-router";
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import type { Principal, Scope } from "../../tenant/principal.ts";
@@ -80,6 +82,29 @@ export function declareRoute<Path extends string>(
   };
   declared[declaration] = route;
   app.on(method, about?.takesSlashes === true ? path.replace(/:\w+$/, "$&{.+}") : path, declared);
+}
+
+/** Finds the handlers of a request. Those of a route without parameters are looked for once. */
+export class RememberingRouter<Handler> implements Router<Handler> {
+  readonly name = "RememberingRouter";
+  readonly #router = new TrieRouter<Handler>();
+  /** Methods and paths of the routes without parameters, and their handlers once they were asked for. */
+  readonly #found = new Map<string, Result<Handler> | undefined>();
+
+  add(method: string, path: string, handler: Handler): void {
+    this.#router.add(method, path, handler);
+    // What was found before may lack this one, which may be for every path.
+    for (const name of this.#found.keys()) this.#found.set(name, undefined);
+    if (!/[:*]/.test(path)) this.#found.set(`${method} ${path}`, undefined);
+  }
+
+  match(method: string, path: string): Result<Handler> {
+    const name = `${method} ${path}`;
+    const found = this.#found.get(name) ?? this.#router.match(method, path);
+    // Only the names of routes are kept: what callers ask for has no bound.
+    if (this.#found.has(name)) this.#found.set(name, found);
+    return found;
+  }
 }
 
 /** Every declared route, in order; throws when a route has a handler that was not declared. */

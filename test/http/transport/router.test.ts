@@ -1,7 +1,7 @@
 /** A route without parameters is looked for once, and found as the router that it is looked for in finds it. */
 import { expect, test } from "bun:test";
 import { TrieRouter } from "hono/router/trie-router";
-import { RememberingRouter } from "../../gateway/http/router.ts";
+import { RememberingRouter } from "../../../gateway/http/transport/route.ts";
 
 const added: readonly (readonly [method: string, path: string])[] = [
   ["ALL", "*"],
