@@ -1,6 +1,6 @@
 /**
- * A decode step of the engine (schedule, dense algebra, attention, sampling) against its dense algebra alone,
- * step by step in turn, in one process.
+ * A decode step of the engine (schedule, dense algebra, attention, sampling) against its dense algebra and its attention
+ * alone, in turn, in one process.
  */
 
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
@@ -26,6 +26,7 @@ interface Row {
   readonly contextTokens: number;
   readonly stepMs: number;
   readonly denseMs: number;
+  readonly attentionMs: number;
 }
 
 class DecodeBench {
@@ -55,26 +56,32 @@ class DecodeBench {
     for (const [index, requestId] of requestIds.entries()) {
       const tokenIds = Int32Array.from({ length: contextTokens }, (_, i) => 3 + ((i * 7_919 + index * 131) % 4_000));
       const plan = chainPlan(tokenIds, this.#card);
-      this.#engine.submit({ type: "submit", requestId, plan, params: greedyParams(rounds + 20), reuse: false });
+      // The first one decodes while the last one's prompt is computed, and none may end before the last round.
+      this.#engine.submit({ type: "submit", requestId, plan, params: greedyParams(rounds + 200), reuse: false });
     }
     while (requestIds.some((requestId) => !this.#started.has(requestId))) {
       if (this.#failure !== undefined) throw new CommandError(this.#failure);
       await this.#engine.step();
     }
-    const [stepMs, denseMs]: [number[], number[]] = [[], []];
-    for (let round = -5; round < rounds; round++) {
+    const times: { stepMs: number[]; denseMs: number[]; attentionMs: number[] } = {
+      stepMs: [],
+      denseMs: [],
+      attentionMs: [],
+    };
+    const measure = async (into: number[], run: () => Promise<unknown>, isCounted: boolean): Promise<void> => {
       const startMs = performance.now();
-      await this.#engine.step();
-      const middleMs = performance.now();
-      await this.#backend.runDenseOnly(batchSize);
-      const endMs = performance.now();
-      if (round < 0) continue;
-      stepMs.push(middleMs - startMs);
-      denseMs.push(endMs - middleMs);
+      await run();
+      if (isCounted) into.push(performance.now() - startMs);
+    };
+    for (let round = -5; round < rounds; round++) {
+      await measure(times.stepMs, () => this.#engine.step(), round >= 0);
+      await measure(times.attentionMs, () => this.#backend.runOnly("attention", batchSize), round >= 0);
+      await measure(times.denseMs, () => this.#backend.runOnly("dense", batchSize), round >= 0);
     }
     for (const requestId of requestIds) this.#engine.abort(requestId);
     await this.#engine.step();
-    return { batchSize, contextTokens, stepMs: median(stepMs), denseMs: median(denseMs) };
+    const [stepMs, denseMs, attentionMs] = [times.stepMs, times.denseMs, times.attentionMs].map(median);
+    return { batchSize, contextTokens, stepMs, denseMs, attentionMs };
   }
 }
 
@@ -103,18 +110,24 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   await backend.dispose();
   const bars: Bar[] = rows
     .filter(({ contextTokens }) => contextTokens === barContextTokens)
-    .map(({ batchSize, contextTokens, stepMs, denseMs }) =>
-      atMost(`step / dense algebra, batch ${batchSize}, context ${contextTokens}`, stepMs / denseMs, 1.6),
-    );
+    .flatMap(({ batchSize, contextTokens, stepMs, denseMs, attentionMs }) => {
+      const at = `batch ${batchSize}, context ${contextTokens}`;
+      return [
+        atMost(`step / dense algebra, ${at}`, stepMs / denseMs, 1.6),
+        atMost(`step / dense algebra and attention, ${at}`, stepMs / (denseMs + attentionMs), 1.25),
+      ];
+    });
   return {
     model: `${model.id} (${mode})`,
-    header: ["batch", "context", "step ms", "dense algebra ms", "ratio"],
+    header: ["batch", "context", "step ms", "dense algebra ms", "ratio", "attention ms", "ratio to both"],
     rows: rows.map((row) => [
       String(row.batchSize),
       String(row.contextTokens),
       figure(row.stepMs),
       figure(row.denseMs),
       figure(row.stepMs / row.denseMs),
+      figure(row.attentionMs),
+      figure(row.stepMs / (row.denseMs + row.attentionMs)),
     ]),
     notes: [`Medians of ${rounds} steps each, ${config.threadCount} threads.`],
     bars,
@@ -123,7 +136,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 
 export const decodeBench: Bench = {
   name: "decode",
-  summary: "A decode step against its dense algebra alone, batch 1 and 8",
+  summary: "A decode step against its dense algebra and its attention alone, batch 1 and 8",
   options: { model: "DIR  model folder (the demo model)", weights: "float32 | int8", kv: kvOption },
   run,
 };

@@ -254,11 +254,15 @@ export class CpuBackend implements Backend {
     this.#pool.beginStep(reduceToLogitRows(batch));
   }
 
-  /** Runs a decode step of `rows` rows without attention: the lower bound that `bench decode` quotes. */
-  async runDenseOnly(rows: number): Promise<void> {
+  /**
+   * Runs every other stage of a step alone, for `bench decode`: the dense algebra of any number of rows, or attention of
+   * as many as the last step had. What it leaves in the pool is nobody's.
+   */
+  async runOnly(part: "dense" | "attention", rows: number): Promise<void> {
     const pass = async (): Promise<void> => {
-      for (let index = 0; index < this.#config.layerCount; index++) await this.#dense.run(index, rows);
-      await this.#dense.head(rows);
+      for (let stage = part === "dense" ? 0 : 1; stage <= 2 * this.#config.layerCount; stage += 2) {
+        await this.#runStages(stage, stage + 1, rows);
+      }
     };
     await (this.#ownsCores ? this.#kernels.holdThreads(pass) : pass());
   }
