@@ -123,6 +123,7 @@ enum spg_layer { SPG_ROTATES = 1, SPG_SECOND_ROPE = 2, SPG_SLIDES = 4 };
 typedef struct spg_context spg_context;
 typedef struct spg_matrix spg_matrix;
 typedef struct spg_pool spg_pool;
+typedef struct spg_experts spg_experts;
 typedef struct spg_sequence spg_sequence;
 
 /* The buffers that a sequence's operations read and write: rows of float32. */
@@ -275,6 +276,26 @@ SPG_API int32_t spg_multiply(const spg_matrix *matrix, const float *x, int32_t r
                              const int32_t *x_rows, const float *norm, float norm_eps, int32_t parts, int32_t finish,
                              float factor, const float *bias, const float *row_factors, float *out, int32_t out_stride,
                              const int32_t *out_rows);
+
+/*
+ * Experts of a layer, each an MLP: gate_ups and downs [count], matrices of one shape each, which must outlive them.
+ * spg_experts_bias gives one expert biases, of all outputs of both of its matrices, which are copied.
+ */
+SPG_API int32_t spg_experts_open(spg_context *context, const spg_matrix *const *gate_ups, const spg_matrix *const *downs,
+                                 int32_t count, spg_experts **out);
+SPG_API void spg_experts_close(spg_experts *experts);
+SPG_API int32_t spg_experts_bias(spg_experts *experts, int32_t expert, const float *gate_up, const float *down);
+/*
+ * Products of experts [first, end) as spg_multiply gives them. starts: [count + 1]; expert e has the rows
+ * rows[starts[e]] to rows[starts[e + 1] - 1], rising. gate: row i of gated is the gate (`finish`) of row rows[i] of x.
+ * add: row rows[i] of out gets row_factors[i] * (factor * gated row i * W^T + bias), expert after expert.
+ */
+SPG_API int32_t spg_experts_gate(const spg_experts *experts, int32_t first, int32_t end, const int32_t *starts,
+                                 const int32_t *rows, const float *x, int32_t x_stride, const float *norm,
+                                 float norm_eps, int32_t parts, int32_t finish, float *gated, int32_t gated_stride);
+SPG_API int32_t spg_experts_add(const spg_experts *experts, int32_t first, int32_t end, const int32_t *starts,
+                                const int32_t *rows, const float *row_factors, float factor, int32_t parts,
+                                const float *gated, int32_t gated_stride, float *out, int32_t out_stride);
 
 /*
  * Norms of rows x: [row_count][width] float32, x_stride apart; norm: [width] weights. STORE: out = factor * RMSNorm(x),

@@ -4,10 +4,12 @@
  */
 import type { Pointer } from "bun:ffi";
 import { buildCpuKernels } from "../../kernels/build.ts";
+import { type ExpertMatrices, ExpertSet } from "./experts.ts";
 import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
 import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
 import { finishCodes, Matrix, type MatrixOptions, type NormOptions } from "./matrix.ts";
 
+export type { ExpertSet, GivenRows } from "./experts.ts";
 export type { AttentionBatch, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
 export { kvBytesOf } from "./kv-pool.ts";
 export { KernelError } from "./library.ts";
@@ -63,6 +65,7 @@ export class CpuKernels {
   readonly #context: Pointer;
   readonly #pools = new Set<KvPool>();
   readonly #matrices = new Set<Matrix>();
+  readonly #experts = new Set<ExpertSet>();
   #closed = false;
 
   /** @param libraryPath the path that `buildCpuKernels` returned */
@@ -92,6 +95,14 @@ export class CpuKernels {
     const matrix = new Matrix(this.#library, this.#context, options, () => this.#matrices.delete(matrix));
     this.#matrices.add(matrix);
     return matrix;
+  }
+
+  /** Experts of one layer, of matrices of these kernels. @throws KernelError when these are not of one shape */
+  openExperts(all: readonly ExpertMatrices[]): ExpertSet {
+    this.#assertOpen();
+    const experts = new ExpertSet(this.#library, this.#context, all, (closed) => this.#experts.delete(closed));
+    this.#experts.add(experts);
+    return experts;
   }
 
   /**
@@ -179,7 +190,7 @@ export class CpuKernels {
   /** Frees every pool and matrix and ends the threads. */
   close(): void {
     if (this.#closed) return;
-    for (const owned of [...this.#pools, ...this.#matrices]) owned.close();
+    for (const owned of [...this.#pools, ...this.#experts, ...this.#matrices]) owned.close();
     this.#closed = true;
     this.#library.symbols.spg_close(this.#context);
   }

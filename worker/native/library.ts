@@ -41,6 +41,17 @@ const symbols = {
   spg_matrix_bytes: { args: ["ptr"], returns: "i64" },
   spg_matrix_fill: { args: ["ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
   spg_matrix_fill_mx4: { args: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
+  spg_experts_open: { args: ["ptr", "ptr", "ptr", "i32", "ptr"], returns: "i32" },
+  spg_experts_close: { args: ["ptr"], returns: "void" },
+  spg_experts_bias: { args: ["ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  spg_experts_gate: {
+    args: ["ptr", "i32", "i32", "ptr", "ptr", "ptr", "i32", "ptr", "f32", "i32", "i32", "ptr", "i32"],
+    returns: "i32",
+  },
+  spg_experts_add: {
+    args: ["ptr", "i32", "i32", "ptr", "ptr", "ptr", "f32", "i32", "ptr", "i32", "ptr", "i32"],
+    returns: "i32",
+  },
   spg_multiply: {
     args: ["ptr", "ptr", "i32", "i32", "ptr", "ptr", "f32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "i32", "ptr"],
     returns: "i32",

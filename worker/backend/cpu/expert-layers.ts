@@ -4,10 +4,10 @@
  * whatever rows are beside it.
  */
 import type { Experts } from "../../model/experts.ts";
-import type { Matrix, Norm } from "../../native/cpu-kernels.ts";
+import type { ExpertSet, Matrix, Norm } from "../../native/cpu-kernels.ts";
 import type { DenseParts } from "./dense.ts";
 import { type GatedMlp, type Packer, paddedOutputs } from "./packer.ts";
-import type { Products } from "./products.ts";
+import { multiplyAddsBetweenLooks, type Products } from "./products.ts";
 import { Routes } from "./routes.ts";
 
 interface ExpertLayer {
@@ -15,6 +15,15 @@ interface ExpertLayer {
   readonly router: Matrix;
   readonly routerBias: Float32Array | undefined;
   readonly experts: readonly GatedMlp[];
+  /** All of them, for calls that multiply by many. */
+  readonly native: ExpertSet;
+}
+
+/** Experts [first, end), and the multiply-adds of their gates and ups. */
+interface Group {
+  readonly first: number;
+  readonly end: number;
+  readonly work: number;
 }
 
 export class ExpertLayers {
@@ -58,30 +67,56 @@ export class ExpertLayers {
     const parts = this.#layers[layer];
     if (parts === undefined) throw new Error(`layer ${layer} has no experts`);
     const { norm, router, routerBias, experts } = parts;
-    const [routes, width] = [this.#routes, this.#gatedWidth];
     await this.#products.multiply(router, residual, rows, this.#scores, { norm, parts: 3, bias: routerBias });
-    routes.choose(this.#scores, rows);
+    this.#routes.choose(this.#scores, rows);
     // All rows are read before the first is added to.
-    for (const [index, { gateUp, gateUpBias: bias, finish }] of experts.entries()) {
-      const { first, count, rows: xRows } = routes.of(index);
-      if (count === 0) continue;
-      await this.#products.multiply(gateUp, residual, count, this.#gated.subarray(first * width), {
-        norm,
-        finish,
-        bias,
-        xRows,
-      });
+    for (const group of this.#groups(experts)) await this.#gate(parts, group, residual);
+    for (const group of this.#groups(experts)) await this.#add(parts, group, residual);
+  }
+
+  /** Experts that follow each other and together have no more work than is done between two looks at messages. */
+  *#groups(experts: readonly GatedMlp[]): Generator<Group> {
+    let group: Group | undefined;
+    for (const [index, { gateUp }] of experts.entries()) {
+      const { outputs, inputs } = gateUp.options;
+      const work = this.#routes.of(index).count * outputs * inputs;
+      if (work === 0) continue;
+      if (group !== undefined && group.work + work <= multiplyAddsBetweenLooks) {
+        group = { ...group, end: index + 1, work: group.work + work };
+        continue;
+      }
+      if (group !== undefined) yield group;
+      group = { first: index, end: index + 1, work };
     }
-    for (const [index, { down, downBias: bias }] of experts.entries()) {
-      const { first, count, rows: outRows, factors: rowFactors } = routes.of(index);
-      if (count === 0) continue;
+    if (group !== undefined) yield group;
+  }
+
+  async #gate({ norm, experts, native }: ExpertLayer, { first, end, work }: Group, residual: Float32Array) {
+    const [{ gateUp, gateUpBias: bias, finish }, width] = [experts[first], this.#gatedWidth];
+    if (work > multiplyAddsBetweenLooks) {
+      const { first: at, count, rows: xRows } = this.#routes.of(first);
+      const options = { norm, finish, bias, xRows };
+      return this.#products.multiply(gateUp, residual, count, this.#gated.subarray(at * width), options);
+    }
+    native.gate({ first, end, ...this.#routes.all }, residual, norm, finish, this.#gated, width);
+    await this.#products.look(work);
+  }
+
+  async #add({ experts, native }: ExpertLayer, { first, end, work }: Group, residual: Float32Array) {
+    const [{ down, downBias: bias }, width] = [experts[first], this.#gatedWidth];
+    const { all } = this.#routes;
+    if (work > multiplyAddsBetweenLooks) {
+      const { first: at, count, rows: outRows, factors: rowFactors } = this.#routes.of(first);
       const sum = { finish: "add", factor: this.#factor, bias, xStride: width, outRows, rowFactors } as const;
-      await this.#products.multiply(down, this.#gated.subarray(first * width), count, residual, sum);
+      return this.#products.multiply(down, this.#gated.subarray(at * width), count, residual, sum);
     }
+    native.add({ first, end, ...all }, all.factors, this.#factor, this.#gated, width, residual);
+    await this.#products.look(work / 2);
   }
 
   close(): void {
     for (const layer of this.#layers) {
+      layer?.native.close();
       layer?.router.close();
       for (const { gateUp, down } of layer?.experts ?? []) for (const each of [gateUp, down]) each.close();
     }
@@ -90,10 +125,12 @@ export class ExpertLayers {
 
 function layerOf(packer: Packer, { count, family: { biases } }: Experts, index: number): ExpertLayer {
   const prefix = `model.layers.${index}.mlp`;
+  const mlps = Array.from({ length: count }, (_, expert) => packer.mlp(`${prefix}.experts.${expert}`, biases));
   return {
     norm: packer.layerNorms(index).beforeMlp,
     router: packer.router(`${prefix}.router.weight`),
     routerBias: packer.bias(`${prefix}.router.bias`, biases),
-    experts: Array.from({ length: count }, (_, expert) => packer.mlp(`${prefix}.experts.${expert}`, biases)),
+    experts: mlps,
+    native: packer.experts(mlps),
   };
 }

@@ -4,7 +4,7 @@ import type { LayerNorms } from "../../model/family.ts";
 import { holdsBfloat16, readMxfp4, type StoredTensor } from "../../model/stored-form.ts";
 import { layerNorm } from "../../model/tensor-layout.ts";
 import type { Weights } from "../../model/weights.ts";
-import type { CpuKernels, Matrix, MatrixOptions, Norm, RowsPlace } from "../../native/cpu-kernels.ts";
+import type { CpuKernels, ExpertSet, Matrix, MatrixOptions, Norm, RowsPlace } from "../../native/cpu-kernels.ts";
 import type { DenseParts, WeightMode } from "./dense.ts";
 
 /** Outputs that lie together in a matrix (kernels/abi.h: GATE). */
@@ -94,6 +94,11 @@ export class Packer {
       downBias: hasBiases ? this.#weights.float32(`${down}.bias`) : undefined,
       finish: finishes[this.#config.activation],
     };
+  }
+
+  /** Those of one layer, for calls that multiply by many. */
+  experts(all: readonly GatedMlp[]): ExpertSet {
+    return this.#kernels.openExperts(all);
   }
 
   /** A vector, or nothing where the model has none. */

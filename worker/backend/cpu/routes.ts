@@ -51,6 +51,11 @@ export class Routes {
     }
   }
 
+  /** [experts + 1] where each expert's rows begin, and all rows and weights, as those of each. */
+  get all() {
+    return { starts: this.#starts, rows: this.#rows, factors: this.#factors };
+  }
+
   of(expert: number): Route {
     const [first, end] = [this.#starts[expert], this.#starts[expert + 1]];
     const [rows, factors] = [this.#rows.subarray(first, end), this.#factors.subarray(first, end)];
