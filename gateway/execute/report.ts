@@ -98,6 +98,11 @@ export class TreeReport {
     return { all: this.#preparedTokens, computed: this.#preparedTokens - this.#preparedCachedTokens };
   }
 
+  /** Tokens of thinking before the choices of the answer. */
+  get reasoningTokens(): number {
+    return this.outer.reduce((total, { end }) => total + end.reasoningTokens, 0);
+  }
+
   /** Usage of all runs together. Tokens that the tree itself has computed ahead of a run do not count as cached. */
   usage() {
     const sum = (read: (end: EndEvent) => number): number =>

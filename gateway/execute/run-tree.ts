@@ -231,7 +231,8 @@ export class TreeRun {
       const shown = (end: EndEvent): EndEvent => asShown(end, ready.lowered.promptTokens);
       const onRunEnd = (end: EndEvent): void =>
         this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end: shown(end) });
-      for await (const event of generate(dispatcher, tokenBytes, { ...request, stops: options.stop ?? [], onRunEnd })) {
+      const reading = { stops: options.stop ?? [], reasoning: ready.lowered.reasoning };
+      for await (const event of generate(dispatcher, tokenBytes, { ...request, ...reading, onRunEnd })) {
         yield event.type === "end" ? shown(event) : event;
       }
     } catch (error) {

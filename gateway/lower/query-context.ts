@@ -2,6 +2,7 @@
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
+import type { ReasoningReading } from "../text/reasoning-reader.ts";
 import type { LowerDocument } from "./plan.ts";
 
 /** The output of one run of an inner generate. */
@@ -26,6 +27,8 @@ export interface LoweredGenerate {
   readonly promptTokens: number;
   /** Tokens that end the assistant's message, so that the output can stand in another prompt. */
   readonly closeTokenIds: Int32Array;
+  /** How the thinking before the answer is told from it; undefined: there is none that could be. */
+  readonly reasoning: ReasoningReading | undefined;
   /** Indexes of the runs whose tokens or keys depend on an output that is not known. */
   readonly indeterminateRuns: ReadonlySet<number>;
 }

@@ -11,8 +11,10 @@ import { limits } from "../../worker/contract/limits.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
-import type { Generate } from "../query/ir.ts";
+import type { Generate, Query } from "../query/ir.ts";
+import { isOrdered } from "../query/nodes.ts";
 import type { ChatTemplate } from "../text/chat-template.ts";
+import type { ReasoningReading } from "../text/reasoning-reader.ts";
 import { yieldAfter } from "../text/text-slices.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
 import { determinatePlan, planOf, tooManySpans } from "./chain-plan.ts";
@@ -62,12 +64,20 @@ export class QueryLowerer {
       maker.chain(source);
     }
     await pace.breathe();
-    return this.#lowered(outline, maker, context, path);
+    return this.#lowered(generate, outline, maker, context, path);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded, invalid_value, each with the path */
   lower(generate: Generate, context: QueryContext, path = "$"): LoweredGenerate {
-    return this.#lowered(this.#outline(generate, context, path), this.#maker(context, path), context, path);
+    const outline = this.#outline(generate, context, path);
+    return this.#lowered(generate, outline, this.#maker(context, path), context, path);
+  }
+
+  #reasoningOf(input: Query): ReasoningReading | undefined {
+    const { template } = this.#options;
+    const start = template.thinkingStart(hasSystem(input));
+    if (template.reasoning === undefined || start === undefined || start === "off") return undefined;
+    return { syntax: template.reasoning, isOpen: start === "open" };
   }
 
   #maker(context: QueryContext, path: string): ChainMaker {
@@ -75,14 +85,21 @@ export class QueryLowerer {
     return new ChainMaker({ template, texts: this.#texts, card, spans, frame: this.#frame(path) }, context);
   }
 
-  #lowered(outline: ChainOutline, maker: ChainMaker, { salt }: QueryContext, path: string): LoweredGenerate {
+  #lowered(
+    { input }: Generate,
+    outline: ChainOutline,
+    maker: ChainMaker,
+    { salt }: QueryContext,
+    path: string,
+  ): LoweredGenerate {
     const { card } = this.#options;
     const prompt = maker.chain(outline);
     if (prompt.knownTokens > card.contextTokens) throw tooLong(card, prompt.knownTokens, path);
     const tokenIds = maker.openingOf(outline);
     const opening = { tokenIds, rootKey: outputRoot(card, salt, prompt) };
     const planned = planOf(prompt, opening, card.blockTokens);
-    return { ...planned, promptTokens: prompt.end + tokenIds.length, closeTokenIds: maker.closing };
+    const promptTokens = prompt.end + tokenIds.length;
+    return { ...planned, promptTokens, closeTokenIds: maker.closing, reasoning: this.#reasoningOf(input) };
   }
 
   /** The plan's closed runs that depend on no unknown output, for preparing them. undefined: there are none. */
@@ -130,6 +147,10 @@ export class QueryLowerer {
     });
   }
 }
+
+/** Whether a prompt has a message of the system's. */
+const hasSystem = (input: Query): boolean =>
+  input.kind === "message" ? input.role === "system" : isOrdered(input) && input.children.some(hasSystem);
 
 /** A chain, all chains that stand in it, and all that it continues. */
 function sourcesOf(source: ChainSource, found = new Set<ChainSource>()): ReadonlySet<ChainSource> {

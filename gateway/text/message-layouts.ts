@@ -4,7 +4,7 @@
  * default system message), and how it opens the answer. All of this is found out by rendering probes, as in
  * template-probe.ts.
  */
-import { type MessageLayout, probe, type Render, split } from "./template-probe.ts";
+import { type MessageLayout, probe, type Render, split, type TemplateMessage } from "./template-probe.ts";
 
 /** The start of a prompt whose first message has a given role: `prefix`, then the message in this layout. */
 export interface PromptStart {
@@ -12,7 +12,10 @@ export interface PromptStart {
   readonly first: MessageLayout;
 }
 
+const next = { role: "user", content: "\uE000probe-next\uE001" };
 const answer = { role: "assistant", content: "\uE000probe-answer\uE001" };
+
+type Rows = readonly (readonly TemplateMessage[])[];
 
 export class MessageLayouts {
   readonly #render: Render;
@@ -20,7 +23,7 @@ export class MessageLayouts {
   readonly #inside = new Map<string, MessageLayout | undefined>();
   readonly #starts = new Map<string, PromptStart | undefined>();
   /** Rows of messages; a message is probed behind each row. */
-  readonly #rows: readonly (readonly { readonly role: string; readonly content: string }[])[];
+  readonly #rows: Rows;
   /** Text that opens the answer to a question. "": there is none. undefined: it depends on the messages before. */
   readonly opening: string | undefined;
 
@@ -52,11 +55,35 @@ export class MessageLayouts {
     return this.#starts.get(role);
   }
 
+  /**
+   * A template that writes an answer otherwise when nothing comes behind it (Qwen3: with an empty thinking) is probed
+   * with a question behind all, as prompts have it.
+   */
   #probeInside(role: string): MessageLayout | undefined {
+    const alone = this.#probeRows(role, this.#rows, (messages) => this.#render(messages, false));
+    if (alone !== undefined) return alone;
+    const rows = this.#rows.filter((row) => !row.includes(answer));
+    const question = this.#probeRows("user", rows, (messages) => this.#render(messages, false));
+    return question && this.#probeRows(role, this.#rows, (messages) => this.#beforeQuestion(messages, question));
+  }
+
+  /** Messages as they are written before a question. "": the question is not written as it is elsewhere. */
+  #beforeQuestion(messages: readonly TemplateMessage[], layout: MessageLayout): string | undefined {
+    const whole = this.#render([...messages, next], false);
+    const question = layout.before + next.content + layout.after;
+    return whole?.endsWith(question) ? whole.slice(0, whole.length - question.length) : whole && "";
+  }
+
+  /** A message's layout behind each of these rows; undefined unless it is the same behind all that are taken. */
+  #probeRows(
+    role: string,
+    rows: Rows,
+    render: (messages: readonly TemplateMessage[]) => string | undefined,
+  ): MessageLayout | undefined {
     const found: (MessageLayout | undefined)[] = [];
-    for (const row of this.#rows) {
-      const before = this.#render(row, false);
-      const whole = this.#render([...row, { role, content: probe.content }], false);
+    for (const row of rows) {
+      const before = render(row);
+      const whole = render([...row, { role, content: probe.content }]);
       if (before === undefined || whole === undefined) continue;
       const layout = whole.startsWith(before) ? split(whole.slice(before.length), role) : undefined;
       const isOwn = layout !== undefined && row.every(({ content }) => !layout.before.includes(content));

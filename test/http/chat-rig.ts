@@ -206,8 +206,8 @@ export function post(
   });
 }
 
-/** Each submit makes the worker tick until it has nothing to run. */
-function tickingLinks(openLink: OpenLink, processes: readonly FakeProcess[]): OpenLink {
+/** Workers that tick after each submit until they have nothing to run. */
+export function tickingLinks(openLink: OpenLink, processes: readonly FakeProcess[]): OpenLink {
   return (command, handlers) => {
     const link = openLink(command, handlers);
     const process = processes.at(-1);

@@ -13,6 +13,7 @@ import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import type { Principal, Scope } from "../../gateway/tenant/principal.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
 import type { GatewayMessage, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
@@ -39,6 +40,8 @@ export interface QueryRigOptions {
   readonly requestsPerTenant?: number;
   readonly reduceArity?: number;
   readonly devices?: readonly string[];
+  /** Another than the plain ChatML one. */
+  readonly model?: ModelText;
   /** After so long a stream begins without its first event; an error that comes later has no status of its own. */
   readonly firstEventMs?: number;
   /** Called with the signal of each search. */
@@ -47,11 +50,12 @@ export interface QueryRigOptions {
 
 export function queryRig(options: QueryRigOptions = {}) {
   const { openLink = engineLink, requestsPerTenant = 8, reduceArity, devices = ["cpu"], firstEventMs = 20 } = options;
+  const { model = models.chatml } = options;
   const traffic: Traffic[] = [];
   const workers = makeRig(recording(openLink, traffic), devices);
   workers.supervisor.start(workers.dispatcher);
-  const text = textSide(models.chatml);
-  const tokenBytes = new TokenBytes(models.chatml.tokenizer);
+  const text = textSide(model);
+  const tokenBytes = new TokenBytes(model.tokenizer, text.template.signs);
   const searches: Search[] = [];
   const used: string[] = [];
   const lowererOf = (card: ModelCard) => {
@@ -151,13 +155,15 @@ export interface QueryAnswer {
   readonly choices: readonly {
     readonly index: number;
     readonly text?: string;
-    readonly message?: { readonly content: string };
+    readonly message?: { readonly content: string; readonly reasoning_content?: string };
+    readonly reasoning_content?: string;
     readonly finish_reason: string;
   }[];
   readonly usage: {
     readonly prompt_tokens: number;
     readonly completion_tokens: number;
     readonly total_tokens: number;
+    readonly completion_tokens_details: { readonly reasoning_tokens: number };
     readonly prompt_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens: number };
   };
   readonly spangate: {

@@ -17,6 +17,7 @@ import {
 } from "../lower/query-rig.ts";
 import { fc } from "../support/fast-check.ts";
 import { models, ownTokens, textSide } from "./models.ts";
+import { reasoningModels } from "./reasoning-models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);
 /** Writes the date before the first system message and nowhere else, as Llama 3.1 does; the first turn is its own case. */
@@ -56,8 +57,11 @@ function shownBy(model: ModelText, input: Query): readonly number[] {
   return visibleTo(plan, plan.runs.length - 1);
 }
 
+/** Writes an answer with an empty thinking when nothing comes behind it: before a question it stands plain. */
+const { qwen3 } = reasoningModels;
+
 describe("messages put together are the model's own rendering", () => {
-  for (const [name, model] of Object.entries(able)) {
+  for (const [name, model] of Object.entries({ ...able, qwen3 })) {
     test(`${name}: in one chain, and as spans laid flat`, () => {
       // Where the first system message is a special one, only the first stands as the template writes it.
       const inside = name === "dated" || name === "granite" ? message.filter(({ role }) => role !== "system") : message;
@@ -79,7 +83,9 @@ describe("messages put together are the model's own rendering", () => {
         { numRuns: 40 },
       );
     });
+  }
 
+  for (const [name, model] of Object.entries(able)) {
     test(`${name}: outputs, and prompts that are shown without what opened them`, () => {
       const { lowerer, tokenizer } = lowererOf(model);
       const inner = seq(user("the thing"), user("in the row"));
@@ -165,13 +171,26 @@ describe("what a template does not allow", () => {
 
   test("nor is one that depends on what follows", () => {
     const { chatTemplate } = models.chatml;
-    const old = chatTemplate.replace(
+    const older = chatTemplate.replace(
       "+ '<|im_end|>'",
-      "+ ('' if loop.last or message['role'] != 'assistant' else '(old)') + '<|im_end|>'",
+      "+ ('' if loop.last or message['role'] != 'assistant' else loop.revindex | string) + '<|im_end|>'",
     );
-    expect(textSide({ ...models.chatml, chatTemplate: old }).template.messages.inside("user")).toBeUndefined();
+    expect(older).not.toBe(chatTemplate);
+    expect(textSide({ ...models.chatml, chatTemplate: older }).template.messages.inside("user")).toBeUndefined();
     const alone = chatTemplate.replace("+ '<|im_end|>'", "+ ('(alone)' if loop.length == 1 else '') + '<|im_end|>'");
     expect(textSide({ ...models.chatml, chatTemplate: alone }).template.messages.start("user")).toBeUndefined();
+  });
+
+  test("an answer that is written otherwise when nothing comes behind it is taken as before a question", () => {
+    const { chatTemplate } = models.chatml;
+    const old = chatTemplate.replace(
+      "+ '<|im_end|>'",
+      "+ ('' if loop.last or message['role'] != 'assistant' else '!') + '<|im_end|>'",
+    );
+    const model = { ...models.chatml, chatTemplate: old };
+    expect(textSide(model).template.messages.inside("assistant")?.after).toStartWith("!");
+    const messages = [user("a"), assistant("b"), user("c"), assistant("d"), user("e")];
+    expect(shownBy(model, seq(...messages))).toEqual(own(model, messages));
   });
 
   test("special tokens that users write stay text, in messages and fragments", () => {

@@ -22,10 +22,12 @@ export function headOf(kind: AnswerKind, requestId: string, model: string, nowMs
   return { id: `${prefix}-${requestId}`, created: Math.floor(nowMs / 1000), model };
 }
 
-const choiceOf = (kind: AnswerKind, index: number, text: string, finishReason: string) => {
-  const content = kind === "text" ? { text } : { message: { role: "assistant", content: text, refusal: null } };
-  return { index, ...content, logprobs: null, finish_reason: finishReason };
-};
+function choiceOf(kind: AnswerKind, index: number, { text, thinking, end }: Choice) {
+  const thought = thinking === "" ? {} : { reasoning_content: thinking };
+  const message = { role: "assistant", content: text, refusal: null, ...thought };
+  const content = kind === "text" ? { text, ...thought } : { message };
+  return { index, ...content, logprobs: null, finish_reason: finishReasonOf(end?.reason) };
+}
 
 export function queryAnswer(
   kind: AnswerKind,
@@ -38,7 +40,7 @@ export function queryAnswer(
   return {
     ...head,
     object: kind === "text" ? "text_completion" : "chat.completion",
-    choices: choices.map(({ text, end }, index) => choiceOf(kind, index, text, finishReasonOf(end?.reason))),
+    choices: choices.map((choice, index) => choiceOf(kind, index, choice)),
     ...queryFacts(requestId, report, citations),
   };
 }
@@ -58,7 +60,7 @@ export function queryFacts(requestId: string, report: TreeReport, citations: Que
   const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = outer?.timings ?? {};
   const blend = blendOf(report);
   return {
-    usage: usageBody(report.usage()),
+    usage: usageBody(report.usage(), report.reasoningTokens),
     spangate: {
       request_id: requestId,
       worker: outer?.workerId ?? "",
@@ -108,6 +110,7 @@ export function queryChunks(kind: AnswerKind, head: AnswerHead, summary: () => P
     return {
       shared: { ...head, object: "text_completion" },
       text: (index, { text }) => choice(index, text, null),
+      thinking: (index, { text }) => ({ ...choice(index, "", null), reasoning_content: text }),
       end: (index, reason) => choice(index, "", reason),
       summary,
     };
