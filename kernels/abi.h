@@ -16,7 +16,8 @@
  * are float32, or float16 converted on load (all arithmetic is float32; beyond 65504 they are stored as that). Slot =
  * blockId * blockTokens + offset. K of the token at chain position i is stored rotated by RoPE at i, in layers with
  * RoPE; V as it is. Everything native-endian. blockTokens is a power of two up to 256; below 16 blocks are gathered
- * into scratch first (correct, slower).
+ * into scratch first (correct, slower). By AMX numbers are multiplied in two bfloat16 parts, 16 bits of each, and summed up
+ * in float32.
  *
  * MX8. MXINT8 of the OCP Microscaling Formats specification 1.0: 32 values of a token and head, dimensions 32 g to
  * 32 g + 31 of its rotated K or of its V, are int8 numbers times a power of two that they share. A head's block is then
@@ -46,8 +47,9 @@
  * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
  * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
  * one fused-multiply-add chain over ascending dimensions, each output one chain over ascending tokens inside a
- * section of 256 tokens counted from the segment's first block, and sections are merged in segment order. Only the
- * instruction set and the KV type change the bits.
+ * section of 256 tokens counted from the segment's first block, and sections are merged in segment order. AMX sums up in
+ * an order of its own inside 32 dimensions or tokens, the same for one row and for many. Only the instruction set, the KV
+ * type and whether AMX attends (see spg_isa) change the bits.
  */
 #ifndef SPANGATE_KERNELS_ABI_H
 #define SPANGATE_KERNELS_ABI_H
@@ -85,7 +87,8 @@ enum spg_status {
 };
 
 /*
- * AMX is for products; everything else runs as with AVX-512. AVX2 and AVX-512 multiply int8 by VNNI where there is any;
+ * AMX is for products, and for attention in pools where 7 query heads or more share a KV head; everything else runs as with
+ * AVX-512. AVX2 and AVX-512 multiply int8 by VNNI where there is any;
  * the last two do without it, as older processors have to.
  */
 enum spg_isa {

@@ -41,6 +41,8 @@ const compileFlags = [
 const avx2Flags = ["-mavx2", "-mfma", "-mf16c"];
 const avx512Flags = [...avx2Flags, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"];
 
+const amxFlags = [...avx512Flags, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"];
+
 /** Compiles kernels.cpp for one instruction set; the macro names the function that returns its table of kernels. */
 function vectorUnit(isa: string, flags: readonly string[]): KernelUnit {
   return { name: `kernels-${isa}`, source: "cpu/kernels.cpp", flags: [...flags, `-DSPG_KERNEL_TABLE=${isa}_kernels`] };
@@ -52,9 +54,8 @@ function productUnit(set: string, flags: readonly string[]): KernelUnit {
   return { name: `products-${set}`, source: "cpu/products.cpp", flags: [...flags, table] };
 }
 
-const amxFlags = ["-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"];
 const productUnits = [
-  productUnit("amx", [...avx512Flags, ...amxFlags]),
+  productUnit("amx", amxFlags),
   productUnit("avx512vnni", [...avx512Flags, "-mavx512vnni"]),
   productUnit("avx512", avx512Flags),
   productUnit("avxvnni", [...avx2Flags, "-mavxvnni"]),
@@ -103,7 +104,13 @@ export function portableCpuLibrary(arch: string): KernelLibrary {
 export function cpuLibrary(arch: string): KernelLibrary {
   const vector =
     arch === "x64"
-      ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags), ...productUnits, ...cipherUnits]
+      ? [
+          vectorUnit("amx", amxFlags),
+          vectorUnit("avx512", avx512Flags),
+          vectorUnit("avx2", avx2Flags),
+          ...productUnits,
+          ...cipherUnits,
+        ]
       : [];
   const plain = [
     "abi",
@@ -127,6 +134,7 @@ export function cpuLibrary(arch: string): KernelLibrary {
   ];
   const headers = [
     "attend",
+    "attend_tiles",
     "blend",
     "gcm",
     "greatest",
@@ -149,6 +157,9 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "sequence",
     "step",
     "threads",
+    "tile_parts",
+    "tile_products",
+    "tiles",
     "vector",
   ];
   return {

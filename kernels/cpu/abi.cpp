@@ -27,8 +27,9 @@ bool choose_kernels(int32_t isa, spg_context &context) {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool takesAmx = isa == SPG_ISA_AUTO || isa == SPG_ISA_AMX;
   if (avx512 && (takesAmx || isa == SPG_ISA_AVX512 || isa == SPG_ISA_AVX512_PLAIN)) {
-    context.kernels = avx512_kernels();
     const bool amx = takesAmx && amx_allowed();
+    context.kernels = avx512_kernels();
+    context.tileKernels = amx ? amx_kernels() : nullptr;
     context.isa = amx ? SPG_ISA_AMX : SPG_ISA_AVX512;
     const bool vnni = isa != SPG_ISA_AVX512_PLAIN && __builtin_cpu_supports("avx512vnni");
     context.products = amx ? amx_products() : vnni ? avx512vnni_products() : avx512_products();
@@ -43,6 +44,18 @@ bool choose_kernels(int32_t isa, spg_context &context) {
   }
 #endif
   return isa == SPG_ISA_AUTO;
+}
+
+/*
+ * AMX takes K and V apart before it multiplies, which takes as long as 6 queries take without it. Whether the few rows of a
+ * decode gain by it hangs on how many heads share K and V; so a pool has one way of computing, and no row's bits depend on
+ * how many rows are beside it. (Measured on an Intel Xeon: by AMX a decode of 6 heads takes twice as long and one of 7 a
+ * sixth less; prompts take half as long or less with any number.)
+ */
+constexpr int kLeastTileGroup = 7;
+
+const KernelTable *kernels_for(const spg_context &context, const PoolView &view) {
+  return context.tileKernels && view.group >= kLeastTileGroup ? context.tileKernels : context.kernels;
 }
 
 /* Prepares the work list and the cos/sin rows of a checked step. */
@@ -160,6 +173,8 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
   try {
     auto pool = std::make_unique<spg_pool>();
     pool->context = context;
+    pool->kernels = kernels_for(*context, view);
+    if (pool->kernels) view.costs = pool->kernels->costs;
     pool->view = view;
     pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
     pool->bytes = bytes;
@@ -178,7 +193,7 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
       pool->view.ropeOrigins[table] = pool->ropes[table]->origin();
     }
     if (context->kernels) {
-      pool->scratchFloats = (context->kernels->scratchFloats(view) + 15) / 16 * 16;
+      pool->scratchFloats = (pool->kernels->scratchFloats(view) + 15) / 16 * 16;
       pool->scratch.reserve(pool->scratchFloats * context->threads->size());
     }
     *out = pool.release();

@@ -33,6 +33,7 @@ struct Scratch {
   float *scores;          /* [queries][kScoreStride]: scores, then weights */
   Softmax section, running; /* [queries], [queries], [queries][paddedDim] */
   float *keys, *values;   /* [panel][headDim][16] and [panel][16][headDim]: staged section */
+  float *tiles;           /* what attend_tiles.h keeps of a section */
 };
 
 Scratch lay_out(const PoolView &pool, float *memory) {
@@ -50,6 +51,7 @@ Scratch lay_out(const PoolView &pool, float *memory) {
   s.running = {take(queries), take(queries), take(queries * padded)};
   s.keys = take(static_cast<size_t>(kSectionTokens) * pool.headDim);
   s.values = take(static_cast<size_t>(kSectionTokens) * pool.headDim + 16);
+  s.tiles = memory;
   return s;
 }
 

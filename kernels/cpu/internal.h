@@ -18,8 +18,6 @@ constexpr int kPanelTokens = 16;
 /* Tokens of one section, the unit of online softmax and of the merge. Changing it changes the bits of results. */
 constexpr int kSectionTokens = 256;
 constexpr int kSectionPanels = kSectionTokens / kPanelTokens;
-/* Query vectors of one tile that share each load of K and V: eight micro panels of six. */
-constexpr int kTileQueries = 48;
 /* Floats between the score rows of two queries; not a power of two, so that rows do not share cache sets. */
 constexpr int kScoreStride = kSectionTokens + 16;
 constexpr int kMaxHeadDim = 256;
@@ -31,12 +29,20 @@ constexpr int kMx8Group = 32, kMx8LeastScale = 7, kMx8NanScale = 255;
 /* mx8: a scale of s stands for 2^(s - kMx8Bias). */
 constexpr int kMx8Bias = 133;
 
+/* What a work list has to know of kernels. Times are nanoseconds of one core, for 64 dimensions. */
+struct KernelCosts {
+  int tileQueries; /* query vectors of one tile, which share each load of K and V */
+  double tokenNs;  /* for a token's K and V, whatever the number of queries */
+  double queryNs;  /* for a query over a token */
+};
+
 /* The geometry and memory of one pool. */
 struct PoolView {
   int layers, blocks, blockTokens;
   int queryHeads, kvHeads, group, headDim;
   int rotaryDim, interleaved, maxPositions;
   int elementBytes; /* 4: float32, 2: float16, 1: mx8 */
+  KernelCosts costs; /* of the pool's kernels */
   int packing;      /* 0: no item has members of several pieces */
   int window;       /* 0: no layer slides */
   float softmaxScale, ropeFactors[2], normEps;
@@ -155,7 +161,7 @@ static inline int first_token_seen(const StepView &step, const Section &section,
 
 /* How many rows of a piece one tile takes, and how many query vectors that makes. */
 static inline int tile_rows(const PoolView &pool) {
-  return pool.group < kTileQueries ? kTileQueries / pool.group : 1;
+  return pool.group < pool.costs.tileQueries ? pool.costs.tileQueries / pool.group : 1;
 }
 static inline int tile_queries(const PoolView &pool) {
   return tile_rows(pool) * pool.group;
@@ -194,6 +200,7 @@ struct SharedState {
 
 /* The kernels of one instruction set. Tasks may run in any order and on any thread. */
 struct KernelTable {
+  KernelCosts costs;
   size_t (*scratchFloats)(const PoolView &pool);
   void (*writeRows)(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow);
   /* task = item * kvHeads + kvHead */
@@ -209,6 +216,7 @@ struct KernelTable {
 
 const KernelTable *avx2_kernels();
 const KernelTable *avx512_kernels();
+const KernelTable *amx_kernels();
 
 /* The slow twin: same results within rounding, from the plan's own arrays (no tiles, no sections, no tables). */
 namespace reference {

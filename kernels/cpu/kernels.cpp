@@ -1,8 +1,9 @@
 /*
- * The vector kernels, compiled once for AVX2 and once for AVX-512 (kernels/manifest.ts), each under a name of its own.
- * Everything else in this file has internal linkage.
+ * The vector kernels, compiled for AVX2, for AVX-512, and for AVX-512 with AMX (kernels/manifest.ts), each under a name of
+ * its own. Everything else in this file has internal linkage.
  */
 #include "attend.h"
+#include "attend_tiles.h"
 #include "blend.h"
 #include "heads.h"
 #include "internal.h"
@@ -12,10 +13,20 @@ namespace {
 
 using spg::Member;
 
+#if defined(__AMX_TILE__)
+/* Four pairs of 32 queries (attend_tiles.h). Measured on one core of an Intel Xeon with AMX. */
+constexpr spg::KernelCosts kCosts = {128, 10, 0.6};
+#else
+/* Eight micro panels of six. Measured on one Zen 4 core. */
+constexpr spg::KernelCosts kCosts = {48, 0, 2.6};
+inline size_t tile_floats(const PoolView &) { return 0; }
+inline void pack_queries(const PoolView &, const Scratch &, int, int) {}
+#endif
+
 size_t scratch_floats(const PoolView &pool) {
   float *end = nullptr;
   const Scratch scratch = lay_out(pool, end);
-  return static_cast<size_t>(scratch.values - end) + static_cast<size_t>(kSectionTokens) * pool.headDim + 32;
+  return static_cast<size_t>(scratch.tiles - end) + tile_floats(pool);
 }
 
 /* One thread's view of a task: the rows of an item's members, one after the other, for one KV head. */
@@ -70,11 +81,33 @@ int ready_queries(const Task &task, int c) {
     const int first = rows * task.pool.group;
     if (c == 0) load_queries(task, tile, first);
     const int offset = task.section(m, c).offset;
-    if (c == 0 || offset != task.section(m, c - 1).offset) rotate_queries(task, tile, first, offset);
+    if (c == 0 || offset != task.section(m, c - 1).offset) {
+      rotate_queries(task, tile, first, offset);
+      pack_queries(task.pool, task.scratch, first, tile.rowCount * task.pool.group);
+    }
     rows += tile.rowCount;
   }
   return rows;
 }
+
+#if defined(__AMX_TILE__)
+
+template <class T>
+void run_section_of(const Task &task, const Section &section, const Section *next, const Window &window) {
+  const PoolView &pool = task.pool;
+  const int layer = task.call.layer, end = query_end(window, query_count(window) - 1);
+  const NextBlocks blocks(pool, task.step, next, layer, task.kvHead);
+  if (pool.blockTokens < kPanelTokens) {
+    Panels<float> panels = {};
+    stage<T>(pool, task.step, section, layer, task.kvHead, end, task.scratch, panels);
+    return SectionWork<float>(pool, window, panels, task.scratch, blocks).attend();
+  }
+  Panels<T> panels;
+  point_at_pool(pool, task.step, section, layer, task.kvHead, panels_of(end), panels);
+  SectionWork<T>(pool, window, panels, task.scratch, blocks).attend();
+}
+
+#else
 
 /* Reads K and V where they lie in the pool. */
 template <class T>
@@ -113,6 +146,8 @@ void run_section_of(const Task &task, const Section &section, const Section *nex
     copies ? run_staged<T>(task, section, window) : run_in_pool<T>(task, section, next, window);
   }
 }
+
+#endif
 
 void run_section(const Task &task, const Section &section, const Section *next, const Window &window) {
   switch (task.pool.elementBytes) {
@@ -232,7 +267,8 @@ void embed_row(const void *table, int type, size_t start, int width, float *out)
 namespace spg {
 
 const KernelTable *SPG_KERNEL_TABLE() {
-  static const KernelTable table = {scratch_floats, write_rows, attend_task, copy_tokens, deviate_rows, embed_row};
+  static const KernelTable table = {kCosts,      scratch_floats, write_rows, attend_task,
+                                    copy_tokens, deviate_rows,   embed_row};
   return &table;
 }
 

@@ -28,20 +28,20 @@ void write_task(void *argument, int task, int) {
   const Job &job = *static_cast<const Job *>(argument);
   const int firstRow = task * kRowsPerTask, rows = job.pool.step.view.rows;
   const int endRow = firstRow + kRowsPerTask < rows ? firstRow + kRowsPerTask : rows;
-  job.pool.context->kernels->writeRows(job.pool.view, job.pool.step.view, job.call, firstRow, endRow);
+  job.pool.kernels->writeRows(job.pool.view, job.pool.step.view, job.call, firstRow, endRow);
 }
 
 void attend_task(void *argument, int task, int thread) {
   const Job &job = *static_cast<const Job *>(argument);
   float *scratch = job.pool.scratch.data() + thread * job.pool.scratchFloats;
-  job.pool.context->kernels->attendTask(job.pool.view, job.view, job.call, job.shared, task, scratch);
+  job.pool.kernels->attendTask(job.pool.view, job.view, job.call, job.shared, task, scratch);
 }
 
 void deviate_task(void *argument, int task, int) {
   const Job &job = *static_cast<const Job *>(argument);
   const int firstRow = task * kRowsPerTask, rows = job.pool.step.view.rows;
   const int endRow = firstRow + kRowsPerTask < rows ? firstRow + kRowsPerTask : rows;
-  job.pool.context->kernels->deviateRows(job.pool.view, job.pool.step.view, job.call, firstRow, endRow);
+  job.pool.kernels->deviateRows(job.pool.view, job.pool.step.view, job.call, firstRow, endRow);
 }
 
 struct CopyJob {
@@ -57,7 +57,7 @@ void copy_task(void *argument, int task, int) {
   const PoolView &view = job.pool.view;
   const int layer = task / view.kvHeads;
   const float *const *rotations = job.rotations[rope_table(view, layer)].data();
-  job.pool.context->kernels->copyTokens(view, job.copies, rotations, layer, task % view.kvHeads);
+  job.pool.kernels->copyTokens(view, job.copies, rotations, layer, task % view.kvHeads);
 }
 
 void run_tasks(const spg_pool &pool, void *job, int count, bool serial, TaskBody body) {
@@ -79,14 +79,14 @@ bool is_small(const PoolView &view, int64_t heads) {
 }
 
 void run_write_kv(spg_pool &pool, const LayerCall &call) {
-  if (!pool.context->kernels) return reference::write_kv(pool.view, pool.step.view, call);
+  if (!pool.kernels) return reference::write_kv(pool.view, pool.step.view, call);
   Job job{pool, pool.step.view, call, {}};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, write_task);
 }
 
 void run_deviations(spg_pool &pool, const LayerCall &call) {
-  if (!pool.context->kernels) return reference::deviations(pool.view, pool.step.view, call);
+  if (!pool.kernels) return reference::deviations(pool.view, pool.step.view, call);
   Job job{pool, pool.step.view, call, {}};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
@@ -94,7 +94,7 @@ void run_deviations(spg_pool &pool, const LayerCall &call) {
 
 /* All tokens of a copied stretch have the same delta, so a rotation is computed only where the delta changes. */
 void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
-  if (!pool.context->kernels) return reference::copy_tokens(pool.view, copies);
+  if (!pool.kernels) return reference::copy_tokens(pool.view, copies);
   const int half = pool.view.rotaryDim / 2;
   std::deque<std::vector<float>> rows;
   CopyJob job{pool, copies, {}};
@@ -114,7 +114,7 @@ void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
 }
 
 void run_attend(spg_pool &pool, const LayerCall &call) {
-  if (!pool.context->kernels) return reference::attend(pool.view, pool.step.view, call);
+  if (!pool.kernels) return reference::attend(pool.view, pool.step.view, call);
   const bool isSliding = slides(pool.view, call.layer);
   const StepView &view = isSliding ? pool.step.slidingView : pool.step.view;
   WorkList &list = isSliding ? pool.step.slidingList : pool.step.list;

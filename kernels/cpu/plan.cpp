@@ -5,7 +5,7 @@
  *
  *   segment tokens   first ........................ first + count        counted from the segment's first block
  *   sections           [0, 256) [256, 512) …                               each clipped to the seen tokens
- *   tile             up to 48 query vectors: rows of one piece x heads of one KV head
+ *   tile             up to tileQueries query vectors: rows of one piece x heads of one KV head
  *   item             a run of sections of one tile, or of several that see the same blocks (a pack): whole segments,
  *                    or their beginnings where chains part later
  */
@@ -19,10 +19,10 @@ namespace spg {
 namespace {
 
 /*
- * Nanoseconds, measured on one Zen 4 core: for a byte of K or V from memory (in every step the weights of the dense
- * algebra push KV out of the caches), and for a query over a token's K and V of 64 dimensions. The two overlap.
+ * Nanoseconds, measured on one Zen 4 core, for a byte of K or V from memory: in every step the weights of the dense
+ * algebra push KV out of the caches. Computing, which KernelCosts are of, overlaps with it.
  */
-constexpr double kByteNs = 0.03, kQueryNs = 2.6;
+constexpr double kByteNs = 0.03;
 /* Nanoseconds for each query of a section: rotation, the ends of softmax, merge. */
 constexpr double kSectionQueryNs = 40;
 /* An item takes at least this many nanoseconds; with shorter ones, starting and merging would cost noticeable time. */
@@ -57,7 +57,7 @@ class Planner {
   double section_ns(const Section &section, const Tile &tile, int queries) const {
     const double tokens = std::max(0, seen_tokens(section, tile));
     const double loadNs = kByteNs * 2 * pool_.headDim * pool_.elementBytes;
-    const double computeNs = kQueryNs * queries * pool_.headDim / 64;
+    const double computeNs = (pool_.costs.tokenNs + pool_.costs.queryNs * queries) * pool_.headDim / 64;
     return tokens * std::max(loadNs, computeNs) + queries * kSectionQueryNs;
   }
 
@@ -97,7 +97,7 @@ class Planner {
       Tile tile{row, rowCount, endRow - row - rowCount, *least, *greatest, firstSection, sectionCount, 0, 0, 0};
       while (seen_tokens(list_.sections[firstSection + tile.sectionCount - 1], tile) <= 0) tile.sectionCount--;
       /* Only pieces of one small tile gain from being packed. */
-      const bool small = rowCount == endRow - view.pieceRows[piece] && rowCount * pool_.group * 2 <= kTileQueries;
+      const bool small = rowCount == endRow - view.pieceRows[piece] && rowCount * pool_.group * 2 <= pool_.costs.tileQueries;
       for (int s = view.pieceSegments[piece]; small && s + 1 < endSegment; s++) {
         if (sees_all_of(s, tile)) candidates_.push_back({s, tile_count()});
       }

@@ -25,6 +25,8 @@ struct spg_context {
   int32_t isa = 0;
   /* Null when the reference kernels run. */
   const spg::KernelTable *kernels = nullptr;
+  /* By AMX, or null. */
+  const spg::KernelTable *tileKernels = nullptr;
   const spg::ProductTable *products = nullptr;
   std::unique_ptr<spg::ThreadPool> threads;
   /* The rows of the product that runs, packed, and the scales of int8 rows. */
@@ -40,6 +42,8 @@ struct spg_pool {
   ~spg_pool() { spg::unmap_pages(view.data, bytes); }
 
   spg_context *context = nullptr;
+  /* Those of the context's kernels that suit the pool's heads; null when the reference kernels run. */
+  const spg::KernelTable *kernels = nullptr;
   spg::PoolView view{};
   size_t bytes = 0;
   std::vector<double> inverseFrequencies;

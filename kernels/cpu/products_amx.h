@@ -10,38 +10,9 @@
 #include <immintrin.h>
 
 #include "products_rows.h"
+#include "tiles.h"
 
 namespace {
-
-/* Tiles 0 and 1 sum up for the first panel of rows, 2 and 3 for the second; 4 and 5 are rows, 6 and 7 weights. */
-struct TileShapes {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t rowBytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {};
-};
-
-/* This thread's tiles, from its first `shape` on while it lives. */
-class Tiles {
- public:
-  Tiles() = default;
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles &) = delete;
-  Tiles &operator=(const Tiles &) = delete;
-
-  /* For so many rows, up to 32. */
-  void shape(int count) {
-    if (count == shaped_) return;
-    shaped_ = count;
-    const int first = count < 16 ? count : 16, second = count > 16 ? count - 16 : 1;
-    const int rows[8] = {first, first, second, second, first, second, 16, 16};
-    TileShapes shapes;
-    for (int i = 0; i < 8; i++) shapes.rows[i] = static_cast<uint8_t>(rows[i]);
-    asm volatile("ldtilecfg %0" ::"m"(shapes) : "memory");
-  }
-
- private:
-  int shaped_ = 0;
-};
 
 /*
  * How far ahead weights are fetched into the first cache when one panel of rows reads them but once. What two panels

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "products.h"
+#include "tiles.h"
 #include "vector.h"
 
 namespace {
@@ -91,25 +92,6 @@ inline void norm_rows(const NormCall &call, int firstRow, int endRow) {
     }
   }
 }
-
-#if defined(__AVX512BF16__)
-/* The first bfloat16 number of each of 32, then those of what is left. */
-inline void split(Vec low, Vec high, int parts, size_t partBytes, unsigned char *out) {
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-  for (int part = 0; part < parts; part++, out += partBytes) {
-    __m512i both;
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(high, low);
-    memcpy(&both, &rounded, sizeof both);
-    _mm512_storeu_si512(out, both);
-    if (part + 1 == parts) return;
-    const __m512i first = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(both)), 16);
-    const __m512i second = _mm512_and_si512(
-        upper, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1)), 16));
-    low = sub(low, _mm512_castsi512_ps(first));
-    high = sub(high, _mm512_castsi512_ps(second));
-  }
-}
-#endif
 
 /* Rounds `count` numbers of a group to int8; answers their scale, NaN if one of them is not finite. */
 inline float quantize(const float *values, int count, unsigned char *const *tiles) {

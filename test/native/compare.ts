@@ -2,6 +2,8 @@
 import type { Elements, World } from "./world.ts";
 
 const epsilon = 2 ** -24;
+/** What a number loses when it becomes the sum of two bfloat16 numbers, or two such sums are multiplied without the least product. */
+const partEpsilon = 2 ** -15;
 
 /** Norm of each query head after its RMSNorm, [T][queryHeads]. */
 function queryNorms(world: World): Float32Array {
@@ -66,8 +68,17 @@ export function keyBound(world: World, elements: Float32Array): number {
  * roots of the counts:
  *   |error| <= u (2 sqrt(headDim) |q| |k| scale + sqrt(n) + 8) sum(weight |v|)
  * (Seen over thousands of steps: a fifth of it.)
+ *
+ * By AMX each product of a score, and each of a weight and a value, is off by up to p = 2^-15 more. Those of a score do not
+ * line up: 4 p |q| |k| scale / sqrt(headDim); a weight's own rounding, its value's and their product are 3 p:
+ *   |error| <= the above + p (4 |q| |k| scale / sqrt(headDim) + 3) sum(weight |v|)
  */
-export function outBounds(world: World, elements: Float32Array, absoluteOut: Float32Array): Float32Array {
+export function outBounds(
+  world: World,
+  elements: Float32Array,
+  absoluteOut: Float32Array,
+  byTiles: boolean,
+): Float32Array {
   const { options, batch } = world;
   const factor = (options.rope.attentionFactor ?? 1) * (options.softmaxScale ?? 1 / Math.sqrt(options.headDim));
   const keyNorm = greatestKeyNorm(world, elements);
@@ -75,7 +86,8 @@ export function outBounds(world: World, elements: Float32Array, absoluteOut: Flo
   const norms = queryNorms(world);
   return absoluteOut.map((sum, index) => {
     const scoreSize = (norms[Math.floor(index / options.headDim)] ?? 0) * keyNorm * factor;
-    return epsilon * (2 * Math.sqrt(options.headDim) * scoreSize + Math.sqrt(tokens) + 8) * sum;
+    const parts = byTiles ? partEpsilon * ((4 * scoreSize) / Math.sqrt(options.headDim) + 3) : 0;
+    return (epsilon * (2 * Math.sqrt(options.headDim) * scoreSize + Math.sqrt(tokens) + 8) + parts) * sum;
   });
 }
 

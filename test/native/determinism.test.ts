@@ -7,6 +7,7 @@ import { buildCpuKernels } from "../../kernels/build.ts";
 import { CpuKernels, type Isa, type KvPoolOptions, type KvType } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
 import { firstDifferentBits } from "./compare.ts";
+import { attentionIsas, ownHeads } from "./instruction-set.ts";
 import { Random } from "./random.ts";
 import {
   batchOf,
@@ -67,7 +68,7 @@ function runSteps(kernels: CpuKernels, first: World, worlds: readonly World[]): 
   return Float32Array.from(outs.flat());
 }
 
-describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
+describe.each(attentionIsas)("%s", (isa) => {
   const one = kernelsFor(isa, 1);
   const two = kernelsFor(isa, 2);
   const three = kernelsFor(isa, 3);
@@ -81,7 +82,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
   };
   const worldFor = (random: Random, fixed: Partial<KvPoolOptions> = {}) => {
     const limits = { pieces: 6, rows: 60, tokens: 400, segments: 4 };
-    return randomWorld(random, randomOptions(random, fixed, limits), limits);
+    return randomWorld(random, randomOptions(random, { ...ownHeads(isa, random), ...fixed }, limits), limits);
   };
 
   testHere("alone or in a batch, on one thread or several", () => {
@@ -97,7 +98,8 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
   testHere("in one step or row by row, or cut anywhere", () => {
     for (const blockTokens of [4, 16, 16]) {
       const random = new Random(testSeed());
-      const world = worldFor(random, { blockTokens, kvHeads: 2, queryHeads: 2 * random.pick([1, 3, 4]), headDim: 32 });
+      const heads = isa === "amx" ? ownHeads(isa, random) : { kvHeads: 2, queryHeads: 2 * random.pick([1, 3, 4]) };
+      const world = worldFor(random, { blockTokens, ...heads, headDim: 32 });
       const cuts = world.pieces.flatMap((piece, index) => {
         const cut = random.integer(0, piece.rowCount);
         return [[index, 0, cut] as const, [index, cut, piece.rowCount - cut] as const].filter(([, , rows]) => rows > 0);
@@ -118,7 +120,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
 
   testHere("packed with rows that see the same blocks at other offsets", () => {
     for (const kvType of ["float32", "float16", "mx8"] as const) {
-      const world = crowdedWorld(new Random(testSeed()), kvType);
+      const world = crowdedWorld(new Random(testSeed()), kvType, isa === "amx" ? 8 : 3);
       const alone = world.pieces.map((_, index) => sliceOf(world, index, 0, 1));
       const serial = runOn(one, world, alone);
       expect(firstDifferentBits(serial, runOn(one, world, [world]))).toBe(-1);
@@ -130,7 +132,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
 
   testHere("a long context split over threads, step after step", () => {
     for (const kvType of ["float32", "float16", "mx8"] as const) {
-      const world = longWorld(new Random(testSeed()), kvType);
+      const world = longWorld(new Random(testSeed()), kvType, isa === "amx" ? 8 : 3);
       const serial = runOn(one, world, [world]);
       for (let repeat = 0; repeat < 5; repeat++) {
         expect(firstDifferentBits(serial, runOn(three, world, [world]))).toBe(-1);
@@ -153,7 +155,7 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
 });
 
 /** 20 decoding rows over the same spans, each with offsets of its own; one of them sees a span twice. */
-function crowdedWorld(random: Random, kvType: KvType): World {
+function crowdedWorld(random: Random, kvType: KvType, group: number): World {
   const spans = [600, 5, 130].map((tokenCount, index) => ({
     blockIds: Array.from({ length: Math.ceil(tokenCount / 16) }, (_, i) => index * 40 + i),
     firstToken: 0,
@@ -176,22 +178,24 @@ function crowdedWorld(random: Random, kvType: KvType): World {
       own: { blockIds: [130 + index], firstToken: 0, tokenCount: random.integer(1, 16), offset: 0 },
     };
   });
-  const fixed = { headDim: 64, kvHeads: 2, queryHeads: 6, blockTokens: 16, blockCount: 150, layerCount: 1, kvType };
+  const queryHeads = 2 * group;
+  const fixed = { headDim: 64, kvHeads: 2, queryHeads, blockTokens: 16, blockCount: 150, layerCount: 1, kvType };
   const values = random.normals(150 * 2 * 16 * 64 * 2);
   const kv = storedAs(fixed, values);
   const options = randomOptions(random, fixed);
-  const qkv = random.normals(20 * 10 * 64);
+  const qkv = random.normals(20 * (queryHeads + 4) * 64);
   return { options, pieces, batch: batchOf(pieces, 16), kv, qkv, norms: undefined };
 }
 
 /** One row at the end of 16,000 tokens: enough to be split over threads. */
-function longWorld(random: Random, kvType: KvType): World {
-  const fixed = { headDim: 64, kvHeads: 1, queryHeads: 3, blockTokens: 16, blockCount: 1000, layerCount: 1, kvType };
+function longWorld(random: Random, kvType: KvType, group: number): World {
+  const queryHeads = group;
+  const fixed = { headDim: 64, kvHeads: 1, queryHeads, blockTokens: 16, blockCount: 1000, layerCount: 1, kvType };
   const options = randomOptions(random, fixed);
   const blockIds = Array.from({ length: 1000 }, (_, index) => 999 - index);
   const own = { blockIds, firstToken: 3, tokenCount: 15_990, offset: 0 };
   const pieces = [{ firstPosition: 20_000, rowCount: 1, seen: [], own }];
   const values = random.normals(1000 * 16 * 64 * 2);
   const kv = storedAs(fixed, values);
-  return { options, pieces, batch: batchOf(pieces, 16), kv, qkv: random.normals(5 * 64), norms: undefined };
+  return { options, pieces, batch: batchOf(pieces, 16), kv, qkv: random.normals((group + 2) * 64), norms: undefined };
 }

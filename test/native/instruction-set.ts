@@ -1,8 +1,23 @@
 /** The kernels of one instruction set, a layer's attention with them, and how far that lies from the slow twin's. */
 import { afterAll, test } from "bun:test";
-import { CpuKernels, type Isa } from "../../worker/native/cpu-kernels.ts";
+import { CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
 import { greatestExcess, outBounds, toFloats, withAbsoluteValues } from "./compare.ts";
+import type { Random } from "./random.ts";
 import { elementsOf, openWorld, type World } from "./world.ts";
+
+/** The instruction sets that attention has kernels of. */
+export const attentionIsas = ["amx", "avx512", "avx2"] as const;
+
+/** Options with which a pool of this set is attended to by its own kernels: those of AMX take so many heads or more. */
+export function ownHeads(isa: Isa, random: Random): Partial<KvPoolOptions> {
+  if (isa !== "amx") return {};
+  const kvHeads = random.integer(1, 2);
+  return { kvHeads, queryHeads: kvHeads * random.pick([7, 8, 16, 17]) };
+}
+
+function isByTiles({ isa }: CpuKernels, { queryHeads, kvHeads }: KvPoolOptions): boolean {
+  return isa === "amx" && queryHeads / kvHeads >= 7;
+}
 
 /** To be called in a `describe`, whose end closes the kernels. `testHere` skips where this CPU lacks the instruction set. */
 export function kernelsOf(libraryPath: string, isa: Isa, threadCount: number) {
@@ -30,8 +45,14 @@ export function runLayer(kernels: CpuKernels, world: World) {
   return { out, elements };
 }
 
-/** How far `out` lies from the oracle's over the same K and V, in units of what rounding explains. */
-export function excessOf(oracle: CpuKernels, world: World, out: Float32Array, elements: Float32Array | Uint16Array) {
+/** How far `out` of `kernels` lies from the oracle's over the same K and V, in units of what rounding explains. */
+export function excessOf(
+  oracle: CpuKernels,
+  kernels: CpuKernels,
+  world: World,
+  out: Float32Array,
+  elements: Float32Array | Uint16Array,
+) {
   const expectedOut = (kv: typeof elements): Float32Array => {
     const pool = openWorld(oracle, { ...world, kv });
     const expected = new Float32Array(out.length).fill(Number.NaN);
@@ -40,5 +61,6 @@ export function excessOf(oracle: CpuKernels, world: World, out: Float32Array, el
     return expected;
   };
   const absolute = expectedOut(withAbsoluteValues(world, elements));
-  return greatestExcess(out, expectedOut(elements), outBounds(world, toFloats(elements), absolute));
+  const bounds = outBounds(world, toFloats(elements), absolute, isByTiles(kernels, world.options));
+  return greatestExcess(out, expectedOut(elements), bounds);
 }

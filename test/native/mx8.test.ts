@@ -8,7 +8,7 @@ import { mx8Group } from "../../worker/contract/units.ts";
 import { CpuKernels, type Isa, type KvPool, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
 import { firstDifferentBits } from "./compare.ts";
-import { kernelsOf } from "./instruction-set.ts";
+import { attentionIsas, kernelsOf, ownHeads } from "./instruction-set.ts";
 import { decodeGroup, decodePool, encodeGroup } from "./mx8-twin.ts";
 import { Random } from "./random.ts";
 import { batchOf, openWorld, type Piece, randomOptions, randomWorld, storedAs, type World } from "./world.ts";
@@ -85,7 +85,7 @@ describe("rounding", () => {
   });
 });
 
-describe.each(["avx512", "avx2", "reference"] as const)("%s", (isa: Isa) => {
+describe.each([...attentionIsas, "reference"] as const)("%s", (isa: Isa) => {
   const { testHere, here } = kernelsOf(libraryPath, isa, isa === "reference" ? 1 : 2);
 
   testHere("writes what the twin rounds", () => {
@@ -139,7 +139,7 @@ describe.each(["avx512", "avx2", "reference"] as const)("%s", (isa: Isa) => {
     for (let round = 0; round < rounds; round++) {
       const random = new Random(seed + round);
       const limits = { pieces: 3, rows: 40, tokens: round % 4 === 3 ? 600 : 70, segments: 2 };
-      const fixed = { kvType: "mx8", headDim: random.pick([32, 64, 96, 128]) } as const;
+      const fixed = { ...ownHeads(isa, random), kvType: "mx8", headDim: random.pick([32, 64, 96, 128]) } as const;
       const world =
         isa === "reference"
           ? smallWorld(random, fixed)

@@ -93,11 +93,11 @@ export class CpuBackend implements Backend {
 
   private constructor(parts: Parts) {
     const { model, options, pool, blockCount } = parts;
-    this.name = `cpu/${arithmeticOf(parts.kernels.isa, options.dense)}`;
+    this.name = `cpu/${parts.kernels.isa}`;
     this.#config = model.config;
     this.#kernels = parts.kernels;
     this.#pool = pool;
-    this.mover = new CpuBlockMover(pool, arithmeticOf(parts.kernels.isa, options.dense));
+    this.mover = new CpuBlockMover(pool, parts.kernels.isa);
     this.#dense = parts.dense;
     this.#ownsCores = options.dense === "native";
     this.#maxRows = options.maxRows;
@@ -287,11 +287,6 @@ interface Parts {
   readonly dense: Dense;
   readonly buffers: StepBuffers;
   readonly blockCount: number;
-}
-
-/** What decides the last bits of KV: AMX does in our own products alone; attention is as with AVX-512. */
-function arithmeticOf(isa: string, dense: DenseMode | undefined): string {
-  return isa === "amx" && dense !== "native" ? "avx512" : isa;
 }
 
 /**
