@@ -6,6 +6,7 @@ import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import type { EngineOptions } from "../../worker/engine/limits.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 
 const ids = z.array(z.number().int().min(0)).min(1);
@@ -93,12 +94,22 @@ export class GoldenModel {
   readonly #messages: WorkerMessage[] = [];
   #requestCount = 0;
 
-  /** @param digest the model's, for block keys */
-  constructor(backend: Backend, digest: string) {
+  /**
+   * @param digest the model's, for block keys
+   * @param positions where K stands in the pool
+   */
+  constructor(backend: Backend, digest: string, positions?: EngineOptions["positions"]) {
     this.#backend = new RecordingBackend(backend);
     this.#digest = digest;
     const emit = (message: WorkerMessage) => void this.#messages.push(message);
-    this.#engine = new Engine({ backend: this.#backend, eosTokenIds: [], clock: () => performance.now(), emit });
+    const clock = () => performance.now();
+    this.#engine = new Engine({
+      backend: this.#backend,
+      eosTokenIds: [],
+      clock,
+      emit,
+      ...(positions && { positions }),
+    });
   }
 
   async run(goldenCase: GoldenCase): Promise<CaseResult> {

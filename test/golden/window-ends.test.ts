@@ -104,6 +104,14 @@ describe.each(["mistral-window", "gpt-oss", "gemma2"])("%s", async (name) => {
     for (const model of [packed, unpacked]) expect(await model.answers(prompts, tokenCount, false)).toEqual(expected);
   });
 
+  test("with fragments that are moved to where they stand", async () => {
+    const moving = await open({ positions: "relocate" });
+    for (const [i, prompt] of prompts.entries())
+      expect(await moving.answers([prompt], tokenCount)).toEqual([expected[i]]);
+    expect(await moving.answers(prompts, tokenCount)).toEqual(expected);
+    await moving.dispose();
+  });
+
   test("with too few blocks for all", async () => {
     const {
       num_hidden_layers: layers,
