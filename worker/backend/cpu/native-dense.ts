@@ -12,11 +12,11 @@ import { gatherRows } from "./logit-rows.ts";
 import { Packer, paddedOutputs } from "./packer.ts";
 import { Products } from "./products.ts";
 
-/** What no sequence has: the experts of a layer. */
-type Step = Operation | { readonly kind: "experts"; readonly layer: number };
+/** The experts of a layer are many calls, so no sequence has them. */
+type DenseOperation = Operation | { readonly kind: "experts"; readonly layer: number };
 
 interface Stage {
-  readonly steps: readonly Step[];
+  readonly operations: readonly DenseOperation[];
   /** Multiply-adds of a row in its products. */
   readonly rowWork: number;
 }
@@ -33,16 +33,16 @@ export class NativeDense implements Dense {
   readonly #sequence: Sequence | undefined;
 
   private constructor(parts: DenseParts, packer: Packer) {
-    const { config, pool, callWork } = parts;
+    const { pool, callWork } = parts;
     this.#parts = parts;
     this.#stages = new StageMaker(parts, packer).stages();
     this.#experts = ExpertLayers.open(parts, packer, this.#products);
     this.#buffers = buffersOf(parts);
     const starts = [0];
-    for (const [index, { steps }] of this.#stages.entries()) starts.push(starts[index] + steps.length);
+    for (const [index, { operations }] of this.#stages.entries()) starts.push(starts[index] + operations.length);
     this.#starts = starts;
-    const operations = this.#stages.flatMap(({ steps }) => steps.filter((step) => step.kind !== "experts"));
-    this.#sequence = callWork > 0 && config.experts === undefined ? pool.openSequence(operations) : undefined;
+    const operations = this.#stages.flatMap((stage) => stage.operations);
+    this.#sequence = callWork > 0 && operations.every(isNative) ? pool.openSequence(operations) : undefined;
   }
 
   static async open(parts: DenseParts): Promise<NativeDense> {
@@ -61,7 +61,7 @@ export class NativeDense implements Dense {
     for (let stage = first; stage < end; ) {
       const { next, work } = this.#together(stage, end, rows);
       if (next === stage) {
-        for (const step of this.#stages[stage].steps) await this.#runStep(step, rows);
+        for (const operation of this.#stages[stage].operations) await this.#runOperation(operation, rows);
         stage += 1;
       } else {
         this.#sequence?.run(this.#starts[stage], this.#starts[next], rows, this.#buffers);
@@ -82,16 +82,15 @@ export class NativeDense implements Dense {
     return { next, work };
   }
 
-  async #runStep(step: Step, rows: number): Promise<void> {
+  async #runOperation(operation: DenseOperation, rows: number): Promise<void> {
     const { pool, kernels } = this.#parts;
     const { qkv, attention, residual } = this.#buffers;
-    if (step.kind === "attention") pool.attention(step.layer, qkv, attention, step.norms);
-    else if (step.kind === "experts") await this.#experts?.run(step.layer, residual, rows);
-    else if (step.kind === "norm") {
-      const [x, out] = [this.#buffers[step.x].subarray(step.offset), this.#buffers[step.out].subarray(step.offset)];
-      kernels.normRows(x, rows, out, step.options);
-    } else
-      await this.#products.multiply(step.matrix, this.#buffers[step.x], rows, this.#buffers[step.out], step.options);
+    if (operation.kind === "attention") return pool.attention(operation.layer, qkv, attention, operation.norms);
+    if (operation.kind === "experts") return this.#experts?.run(operation.layer, residual, rows);
+    const [x, out] = [this.#buffers[operation.x], this.#buffers[operation.out]];
+    if (operation.kind === "product") return this.#products.multiply(operation.matrix, x, rows, out, operation.options);
+    const { offset, options } = operation;
+    kernels.normRows(x.subarray(offset), rows, out.subarray(offset), options);
   }
 
   keepRows(rows: Int32Array): void {
@@ -101,7 +100,9 @@ export class NativeDense implements Dense {
 
   async dispose(): Promise<void> {
     this.#sequence?.close();
-    for (const { steps } of this.#stages) for (const step of steps) if (step.kind === "product") step.matrix.close();
+    for (const operation of this.#stages.flatMap(({ operations }) => operations)) {
+      if (operation.kind === "product") operation.matrix.close();
+    }
     this.#experts?.close();
   }
 }
@@ -147,10 +148,10 @@ class StageMaker {
   }
 
   /** q, k and v of a layer. */
-  #projections(index: number): Step[] {
+  #projections(index: number): DenseOperation[] {
     const { qkv: matrix, qkvBias: bias } = this.#packer.projections(index);
     const norm = this.#norms(index).beforeAttention;
-    const product: Step = { kind: "product", matrix, x: "residual", out: "qkv", options: { norm, bias } };
+    const product: DenseOperation = { kind: "product", matrix, x: "residual", out: "qkv", options: { norm, bias } };
     if (this.#parts.config.qkNorm !== "projection") return [product];
     const named = (name: string) => this.#packer.norm(`model.layers.${index}.self_attn.${name}`);
     const [q, k] = [named("q_norm"), named("k_norm")];
@@ -164,7 +165,7 @@ class StageMaker {
   }
 
   /** O and MLP, or the experts, of a layer. */
-  #behindAttention(index: number): Step[] {
+  #behindAttention(index: number): DenseOperation[] {
     const { config } = this.#parts;
     const named = (name: string) => `model.layers.${index}.${name}`;
     const { afterAttention, beforeMlp, afterMlp } = this.#norms(index);
@@ -184,7 +185,7 @@ class StageMaker {
   }
 
   /** Adds what a product gives to the residual stream, through a norm where there is one. */
-  #added(product: Operation & { readonly kind: "product" }, norm: Norm | undefined): Step[] {
+  #added(product: Operation & { readonly kind: "product" }, norm: Norm | undefined): DenseOperation[] {
     const { options, out } = product;
     const sum = { finish: "add", factor: this.#parts.config.residualMultiplier } as const;
     if (norm === undefined) return [{ ...product, options: { ...options, ...sum } }];
@@ -195,7 +196,7 @@ class StageMaker {
     ];
   }
 
-  #head(): Step {
+  #head(): DenseOperation {
     const { logitsDivisor, logitCap } = this.#parts.config;
     const norm = this.#packer.norm("model.norm");
     const finish =
@@ -211,9 +212,9 @@ class StageMaker {
   }
 }
 
-function stageOf(steps: readonly Step[]): Stage {
-  const work = steps.map((step) =>
-    step.kind === "product" ? step.matrix.options.outputs * step.matrix.options.inputs : 0,
-  );
-  return { steps, rowWork: work.reduce((sum, each) => sum + each, 0) };
+const isNative = (operation: DenseOperation): operation is Operation => operation.kind !== "experts";
+
+function stageOf(operations: readonly DenseOperation[]): Stage {
+  const matrices = operations.flatMap((each) => (each.kind === "product" ? [each.matrix.options] : []));
+  return { operations, rowWork: matrices.reduce((sum, { outputs, inputs }) => sum + outputs * inputs, 0) };
 }
