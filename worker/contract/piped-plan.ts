@@ -75,22 +75,28 @@ export function planOfPiped({ numbers, keys, spanIds, rare }: PipedPlan): TokenP
     keyAt += blockKeyChars;
     return key as BlockKey;
   };
+  // Behind the end: a count that fits nowhere.
+  const numberAt = (index: number): number => numbers[index] ?? -1;
   while (at < numbers.length) {
-    const [isSpan, position = 0, tokens = -1, blocks = -1, segments = -1] = numbers.subarray(at, at + runNumbers);
+    const isSpan = numberAt(at) === 1;
+    const position = numberAt(at + 1);
+    const tokens = numberAt(at + 2);
+    const blocks = numberAt(at + 3);
+    const segments = numberAt(at + 4);
     const tokensAt = at + runNumbers + segmentNumbers * segments;
     const end = tokensAt + tokens;
     const fits = tokens >= 0 && blocks >= 0 && segments >= 0 && end <= numbers.length;
     if (!fits || keyAt + (1 + blocks) * blockKeyChars > keys.length) return undefined;
     const sees: SegmentRef[] = [];
     for (let from = at + runNumbers; from < tokensAt; from += segmentNumbers) {
-      const [run = 0, firstToken = 0, tokenCount = 0, offset = 0] = numbers.subarray(from, from + segmentNumbers);
-      sees.push({ run, firstToken, tokenCount, offset });
+      const [run, firstToken] = [numberAt(from), numberAt(from + 1)];
+      sees.push({ run, firstToken, tokenCount: numberAt(from + 2), offset: numberAt(from + 3) });
     }
     const rootKey = nextKey();
     const blockKeys = Array.from({ length: blocks }, nextKey);
     const spanId = spanIds[runs.length];
     const run = { position, tokenIds: numbers.slice(tokensAt, end), sees, blockKeys, rootKey };
-    runs.push({ kind: isSpan === 1 ? "span" : "main", ...run, ...(spanId !== undefined && { spanId }) });
+    runs.push({ kind: isSpan ? "span" : "main", ...run, ...(spanId !== undefined && { spanId }) });
     at = end;
   }
   if (keyAt !== keys.length) return undefined;
