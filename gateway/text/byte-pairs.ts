@@ -15,6 +15,8 @@ export class BytePairs {
   readonly #symbols = new Map<string, number>();
   /** Rank of each merge, by its left and right symbol packed into one number. */
   readonly #ranks = new Map<number, number>();
+  /** Pairs are packed by it: of a small vocabulary they are integers of 32 bits, which are found sooner. */
+  readonly #symbolCount: number;
   /** The symbol that each merge makes, by rank. */
   readonly #merged: Int32Array;
 
@@ -27,6 +29,7 @@ export class BytePairs {
     for (const letter of letters) symbolOf(letter);
     const parts = merges.map(([left, right]) => [symbolOf(left), symbolOf(right)] as const);
     this.#merged = Int32Array.from(merges, ([left, right]) => symbolOf(left + right));
+    this.#symbolCount = this.#symbols.size;
     for (const [rank, [left, right]] of parts.entries()) this.#ranks.set(this.#pair(left, right), rank);
   }
 
@@ -48,10 +51,13 @@ export class BytePairs {
   mergeShort(symbols: Int32Array, count: number): number {
     let left = count;
     for (;;) {
-      let [bestRank, bestAt] = [-1, -1];
+      let bestRank = -1;
+      let bestAt = -1;
       for (let at = 0; at + 1 < left; at++) {
         const rank = this.#rankOf(symbols[at] ?? -1, symbols[at + 1] ?? -1);
-        if (rank >= 0 && (bestRank < 0 || rank < bestRank)) [bestRank, bestAt] = [rank, at];
+        if (rank < 0 || (bestRank >= 0 && rank >= bestRank)) continue;
+        bestRank = rank;
+        bestAt = at;
       }
       if (bestAt < 0) return left;
       symbols[bestAt] = this.#merged[bestRank] ?? -1;
@@ -126,7 +132,7 @@ export class BytePairs {
   }
 
   #pair(left: number, right: number): number {
-    return left * places + right;
+    return left * this.#symbolCount + right;
   }
 }
 
