@@ -27,31 +27,35 @@ export function generate(
   tokenBytes: TokenBytes,
   { stops, calls, reasoning, goesOn, ...input }: GenerationInput,
 ): AsyncGenerator<CompletionEvent, void> {
-  return runRead(dispatcher, input, () => new AnswerReader(tokenBytes, { stops, calls, reasoning, goesOn }));
+  const open = (): TokenReader => new AnswerReader(tokenBytes, { stops, calls, reasoning, goesOn });
+  return runRead(dispatcher, input, open, stops.length > 0);
 }
 
 /**
  * Runs a plan and passes its tokens to a reader.
  * @param open makes a reader at the start, and a new one whenever the tokens so far became void
+ * @param mayStop whether a reader may end the answer before its worker does
  * @throws ApiError as Dispatcher.submit does
  */
 export function runRead(
   dispatcher: Pick<Dispatcher, "submit">,
   { signal, onRunEnd, ...request }: RunInput,
   open: () => TokenReader,
+  mayStop = true,
 ): AsyncGenerator<CompletionEvent, void> {
-  const stopper = new AbortController();
+  const stopper = mayStop ? new AbortController() : undefined;
   const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, unread(event)));
   // The plan is submitted now, not at the first read, so that several completions run side by side and a refusal is
   // thrown here.
-  const events = dispatcher.submit({ ...request, onAbandoned, signal: AbortSignal.any([signal, stopper.signal]) });
+  const either = stopper === undefined ? signal : AbortSignal.any([signal, stopper.signal]);
+  const events = dispatcher.submit({ ...request, onAbandoned, signal: either });
   return eventsRead(events, open, { stopper, onRunEnd });
 }
 
 async function* eventsRead(
   events: ReturnType<Dispatcher["submit"]>,
   open: () => TokenReader,
-  { stopper, onRunEnd }: { readonly stopper: AbortController } & Pick<RunInput, "onRunEnd">,
+  { stopper, onRunEnd }: { readonly stopper: AbortController | undefined } & Pick<RunInput, "onRunEnd">,
 ): AsyncGenerator<CompletionEvent, void> {
   let reader = open();
   let receivedTokens = 0;
@@ -64,7 +68,7 @@ async function* eventsRead(
       const { events: read, stoppedBy } = reader.push(event.tokenIds, event.logprobs);
       for (const one of read) yield one;
       stop = stoppedBy;
-      if (stop !== undefined) stopper.abort();
+      if (stop !== undefined) stopper?.abort();
       continue;
     }
     if (event.type === "restarted") {
