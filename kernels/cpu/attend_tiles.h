@@ -123,8 +123,9 @@ class SectionWork {
   void attend() {
     const int queries = query_count(window_);
     if (queries <= kSide) return attend_few();
-    share_ = next_.lines() / (2 * queries) + 1;
     for (int c = window_.firstToken / kChunk; c < chunks_of(end_); c++) take_apart(c);
+    /* Taking apart waits for memory itself. */
+    share_ = next_.lines() / (2 * queries) + 1;
     for (int first = 0; first < queries; first += kChunk) attend_pair(pair(first));
   }
 

@@ -14,8 +14,8 @@ namespace {
 using spg::Member;
 
 #if defined(__AMX_TILE__)
-/* Four pairs of 32 queries (attend_tiles.h). Measured on one core of an Intel Xeon with AMX. */
-constexpr spg::KernelCosts kCosts = {128, 10, 0.6};
+/* Eight pairs of 32 queries (attend_tiles.h). Measured on one core of an Intel Xeon with AMX. */
+constexpr spg::KernelCosts kCosts = {256, 10, 0.6};
 #else
 /* Eight micro panels of six. Measured on one Zen 4 core. */
 constexpr spg::KernelCosts kCosts = {48, 0, 2.6};
