@@ -73,6 +73,28 @@ test("a router of another width, and an expert that is missing or one too many, 
   expect(router).toThrow("is [9,64], expected [8,64]");
 });
 
+test("the bits are the same however many experts a native call has, and where one is too much for a call", async () => {
+  const config = parseModelConfig(raw, "config.json");
+  const kernels = await openCpuKernels({ threadCount: 2 });
+  const parts = { config, weights: new Weights(writeModelFolder(raw), config), weightMode: "int8", kernels } as const;
+  const both = { ...parts, threadCount: 2, maxRows: 40 };
+  const before = new Random(testSeed()).normals(40 * config.hiddenSize);
+  // An expert's gates and ups are 96 x 64 weights, times some 15 rows: each too much, some together, all together.
+  const [each, some, all] = await Promise.all(
+    [1, 200_000, undefined].map(async (mostWork) => {
+      const layers = ExpertLayers.open(both, new Packer(both), new Products(), mostWork);
+      const residual = before.slice();
+      await layers?.run(1, residual, 40);
+      layers?.close();
+      return residual;
+    }),
+  );
+  expect(firstDifferentBits(all, before)).toBe(0);
+  expect(firstDifferentBits(each, all)).toBe(-1);
+  expect(firstDifferentBits(some, all)).toBe(-1);
+  kernels.close();
+});
+
 test("a row's bits are the same alone and beside others", async () => {
   const config = parseModelConfig(raw, "config.json");
   const kernels = await openCpuKernels({ threadCount: 2 });

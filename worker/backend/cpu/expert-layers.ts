@@ -29,6 +29,8 @@ interface Group {
 export class ExpertLayers {
   readonly #layers: readonly (ExpertLayer | undefined)[];
   readonly #products: Products;
+  /** Multiply-adds of a native call, at most. */
+  readonly #mostWork: number;
   readonly #factor: number;
   readonly #routes: Routes;
   /** [maxRows, experts] what the router says. */
@@ -42,9 +44,11 @@ export class ExpertLayers {
     experts: Experts,
     packer: Packer,
     products: Products,
+    mostWork: number,
   ) {
     this.#layers = experts.layers.map((has, index) => (has ? layerOf(packer, experts, index) : undefined));
     this.#products = products;
+    this.#mostWork = mostWork;
     this.#factor = config.residualMultiplier;
     this.#routes = new Routes(experts, maxRows);
     this.#scores = new Float32Array(maxRows * experts.count);
@@ -52,14 +56,18 @@ export class ExpertLayers {
     this.#gated = new Float32Array(maxRows * experts.perToken * this.#gatedWidth);
   }
 
-  /** @returns undefined for a model without experts */
+  /**
+   * @param mostWork multiply-adds after which messages are looked at
+   * @returns undefined for a model without experts
+   */
   static open(
     parts: Pick<DenseParts, "config" | "maxRows">,
     packer: Packer,
     products: Products,
+    mostWork = multiplyAddsBetweenLooks,
   ): ExpertLayers | undefined {
     const { experts } = parts.config;
-    return experts && new ExpertLayers(parts, experts, packer, products);
+    return experts && new ExpertLayers(parts, experts, packer, products, mostWork);
   }
 
   /** Adds what the experts of a layer make of the first rows of the residual stream to it. */
@@ -74,14 +82,14 @@ export class ExpertLayers {
     for (const group of this.#groups(experts)) await this.#add(parts, group, residual);
   }
 
-  /** Experts that follow each other and together have no more work than is done between two looks at messages. */
+  /** Experts that follow each other and together have no more work than a call; one alone may have more. */
   *#groups(experts: readonly GatedMlp[]): Generator<Group> {
     let group: Group | undefined;
     for (const [index, { gateUp }] of experts.entries()) {
       const { outputs, inputs } = gateUp.options;
       const work = this.#routes.of(index).count * outputs * inputs;
       if (work === 0) continue;
-      if (group !== undefined && group.work + work <= multiplyAddsBetweenLooks) {
+      if (group !== undefined && group.work + work <= this.#mostWork) {
         group = { ...group, end: index + 1, work: group.work + work };
         continue;
       }
@@ -93,7 +101,7 @@ export class ExpertLayers {
 
   async #gate({ norm, experts, native }: ExpertLayer, { first, end, work }: Group, residual: Float32Array) {
     const [{ gateUp, gateUpBias: bias, finish }, width] = [experts[first], this.#gatedWidth];
-    if (work > multiplyAddsBetweenLooks) {
+    if (work > this.#mostWork) {
       const { first: at, count, rows: xRows } = this.#routes.of(first);
       const options = { norm, finish, bias, xRows };
       return this.#products.multiply(gateUp, residual, count, this.#gated.subarray(at * width), options);
@@ -105,7 +113,7 @@ export class ExpertLayers {
   async #add({ experts, native }: ExpertLayer, { first, end, work }: Group, residual: Float32Array) {
     const [{ down, downBias: bias }, width] = [experts[first], this.#gatedWidth];
     const { all } = this.#routes;
-    if (work > multiplyAddsBetweenLooks) {
+    if (work > this.#mostWork) {
       const { first: at, count, rows: outRows, factors: rowFactors } = this.#routes.of(first);
       const sum = { finish: "add", factor: this.#factor, bias, xStride: width, outRows, rowFactors } as const;
       return this.#products.multiply(down, this.#gated.subarray(at * width), count, residual, sum);
