@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { readDevAccess } from "../../gateway/settings/dev-access.ts";
+import { buildCpuKernels } from "../../kernels/build.ts";
 import { demoModelFolder } from "../../places/places.ts";
 import { devSign, runSpangate, serveSpangate, startSpangate } from "../support/command-line.ts";
 import { modelId, openHub, type StubHub } from "../support/hub.ts";
@@ -18,7 +19,9 @@ const model = Object.fromEntries(
 );
 beforeAll(async () => {
   hub = await openHub(model);
-});
+  // So that no server is waited for that compiles them first.
+  await buildCpuKernels();
+}, 300_000);
 afterAll(() => hub.stop());
 const shellWith = (env: Record<string, string> = {}) => ({
   cwd,
@@ -47,7 +50,7 @@ test("a pull that Ctrl-C ends goes on; serve then takes the model from the cache
   expect(ranges).toEqual([undefined, expect.stringMatching(/^bytes=\d+-$/)]);
 
   hub.asked.length = 0;
-  const { url, stop } = await serveSpangate(["--dev", "--model", modelId], devSign, shellWith());
+  const { url, stop } = await serveSpangate(["--dev", "--model", modelId], devSign, shellWith({ HF_HUB_OFFLINE: "1" }));
   const { apiKey } = readDevAccess(join(cwd, ".spangate")) ?? {};
   const models = await fetch(`${url}/v1/models`, { headers: { authorization: `Bearer ${apiKey}` } });
   expect(await models.json()).toMatchObject({ data: [{ id: modelId }] });

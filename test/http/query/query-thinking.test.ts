@@ -34,7 +34,7 @@ async function chunksOf(response: Response | Promise<Response>): Promise<Chunk["
 
 const joined = (parts: readonly (string | undefined)[]): string => parts.map((part = "") => part).join("");
 
-describe.each(["qwen3", "r1", "smollm3"] as const)("%s", (family) => {
+describe.each(["qwen3", "r1", "smollm3", "gptOss"] as const)("%s", (family) => {
   test("a query's answer has its thinking beside it, with its tokens counted", async () => {
     const rig = rigOf(family);
     const { choices, usage } = await ask(rig, g({ seq: [{ system: "You know towns." }, question] }));
