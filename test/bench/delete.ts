@@ -11,9 +11,11 @@ import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { PrepareJob, VectorStore } from "../../gateway/cli/support/operations.ts";
 import { firstWorkerOf, type TenantCache } from "../support/operator.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+import { until } from "../support/until.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { HoldMeter } from "./support/hold-meter.ts";
 import { copyKv, kvFilesIn, openedWith } from "./support/kv-files.ts";
+import { type KvBucket, openKvBucket } from "./support/kv-tiers.ts";
 import { figure } from "./support/stats.ts";
 import { generator, zipfTexts } from "./support/zipf-texts.ts";
 
@@ -38,14 +40,19 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const texts = Number(option("fragments") ?? defaultFragments);
   const prepared = Number(option("prepared") ?? defaultPrepared);
   if (!(texts >= canaryCount && prepared >= 1)) throw new CommandError("--fragments is 32 or more, --prepared 1");
-  await using server = await startTestServer({ env: { SPANGATE_KV_DISK_BYTES: "auto" } });
+  const kind = option("bucket");
+  await using bucket = kind === undefined ? undefined : await openKvBucket(kind);
+  await using server = await startTestServer({ env: { SPANGATE_KV_DISK_BYTES: "auto", ...bucket?.env } });
   const corpus = await makeCorpus(server, texts, say);
   say(`preparing ${prepared} of ${corpus.fragments} fragments`);
   await prepare(corpus, prepared);
   const before = { kv: await heldBlocks(server, corpus), found: await isFound(corpus), traces: traces(server, corpus) };
   // What somebody may have copied, with the bytes of the keys that open it.
+  if (bucket !== undefined) await untilCopied(server, bucket);
   const copies = copyKv(server.dataDir);
   const openedBefore = await openedWith(server.dataDir, copies.files);
+  const bucketCopies = (await bucket?.copies()) ?? new Map<string, Uint8Array>();
+  const bucketOpenedBefore = await openedWith(server.dataDir, bucketCopies);
   const idle = new HoldMeter(server.url);
   await Bun.sleep(2_000);
   const idleHolds = await idle.stop();
@@ -64,18 +71,21 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const removeFiles = async () => {
     for (const id of corpus.fileIds) await corpus.owner.client.json("DELETE", `/v1/files/${id}`);
   };
-  const [searchMs, kvMs, cachedMs, filesMs, keysMs, textMs] = await Promise.all([
+  const [searchMs, kvMs, cachedMs, filesMs, keysMs, bucketMs, textMs] = await Promise.all([
     since(async () => !(await isFound(corpus)), 5),
     since(async () => (await heldBlocks(server, corpus)) === 0, 5),
     // What the worker itself counts, told every second or so.
     since(async () => (await firstWorkerOf(server)).stats?.cachedBlocks === 0, 50),
     since(() => kvFilesIn(server.dataDir).length === 0, 20),
     since(() => places(server, copies.sealedKeys, 1) === 0, 50),
+    bucket === undefined ? Number.NaN : since(async () => (await bucket.names()).length === 0, 100),
     removeFiles().then(() => since(() => traces(server, corpus, 1) === 0, 50)),
   ]);
   const holds = await meter.stop();
   const openedAfter = await openedWith(server.dataDir, copies.files);
-  const times = { deleteMs, searchMs, kvMs, workerCountsMs: cachedMs, kvFilesMs: filesMs, kvKeysMs: keysMs, textMs };
+  const bucketOpenedAfter = await openedWith(server.dataDir, bucketCopies);
+  const disk = { workerCountsMs: cachedMs, kvFilesMs: filesMs, kvKeysMs: keysMs };
+  const times = { deleteMs, searchMs, kvMs, ...disk, ...(bucket && { bucketMs }), textMs };
   const longest = [`${figure(holds.longestMs)} (idle ${figure(idleHolds.longestMs)})`, figure(holds.p99Ms)];
   return {
     model: server.model,
@@ -88,6 +98,12 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       ["no KV file of it on the disk", `${copies.files.size} files`, figure(filesMs)],
       ["no byte of their keys in the data folder", `${copies.sealedKeys.length} keys`, figure(keysMs)],
       ["copies of these files that open", `${openedBefore} open`, `${openedAfter} open`],
+      ...(bucket === undefined
+        ? []
+        : [
+            ["no object of it in the bucket", `${bucketCopies.size} objects`, figure(bucketMs)],
+            ["copies of these objects that open", `${bucketOpenedBefore} open`, `${bucketOpenedAfter} open`],
+          ]),
       ["no byte of its text in the data folder", `${before.traces} places`, figure(textMs)],
       ["longest that another request waited, p99", "", longest.join(", ")],
     ],
@@ -100,6 +116,14 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       atLeast("copies of them that opened before", openedBefore, copies.files.size),
       atMost("no KV file of it, no byte of a key, ms", Math.max(filesMs, keysMs), goneBoundMs),
       atMost("copies that open with the keys that are left", openedAfter, 0),
+      ...(bucket === undefined
+        ? []
+        : [
+            atLeast("objects in the bucket before, and that opened", bucketOpenedBefore, bucketCopies.size),
+            atLeast("of the KV files", bucketCopies.size, copies.files.size),
+            atMost("no object of it in the bucket, ms", bucketMs, goneBoundMs),
+            atMost("copies from the bucket that open with the keys that are left", bucketOpenedAfter, 0),
+          ]),
       atMost("search finds nothing, ms", searchMs, searchBoundMs),
       atMost("no KV of it on a worker, ms", Math.max(kvMs, cachedMs), goneBoundMs),
       atMost("no byte of its text in the data folder, ms", textMs, goneBoundMs),
@@ -111,6 +135,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       kvFiles: copies.files.size,
       openedBefore,
       openedAfter,
+      ...(bucket && { bucketObjects: bucketCopies.size, bucketOpenedBefore, bucketOpenedAfter }),
       times,
       holds,
       idleHolds,
@@ -172,6 +197,15 @@ async function prepare({ owner, storeId }: Corpus, count: number): Promise<void>
   await owner.client.json("POST", `/admin/v1/jobs/${job.id}/cancel`, {});
 }
 
+/** Every KV file has a copy in the bucket; some may still be written. */
+async function untilCopied({ dataDir }: TestServer, bucket: KvBucket): Promise<void> {
+  const isCopied = async () => {
+    const names = new Set(await bucket.names());
+    return kvFilesIn(dataDir).every((name) => names.has(name));
+  };
+  await until(isCopied, "the bucket has all files", 300_000, 500);
+}
+
 async function heldBlocks({ admin }: TestServer, { owner }: Corpus): Promise<number> {
   const { data } = await admin.json<{ data: TenantCache[] }>("GET", "/admin/v1/cache");
   return data.find((row) => row.tenant_id === owner.id)?.blocks ?? 0;
@@ -224,6 +258,7 @@ export const deleteBench: Bench = {
   options: {
     fragments: `N  fragments of the store (default ${defaultFragments})`,
     prepared: `N  of them with KV on the worker (default ${defaultPrepared})`,
+    bucket: "KIND  KV files are copied to a bucket too: memory, in this process, or radosgw, Ceph's server",
   },
   run,
 };

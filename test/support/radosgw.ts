@@ -9,6 +9,7 @@ export interface Radosgw extends AsyncDisposable {
   readonly access: { readonly endpoint: string; readonly accessKeyId: string; readonly secretAccessKey: string };
   /** The names of all objects of s3://kv-files. */
   readonly list: () => Promise<readonly string[]>;
+  readonly read: (name: string) => Promise<Uint8Array>;
 }
 
 /** Starts it, with an empty bucket `kv-files`. */
@@ -39,9 +40,10 @@ export async function startRadosgw(port = 18_900 + (process.pid % 10) * 100): Pr
       token = page.next;
     }
   };
+  const read = async (name: string): Promise<Uint8Array> => (await send("GET", `/${name}`)).bytes();
   const stop = async (): Promise<void> => {
     await child.stdin.end();
     await child.exited;
   };
-  return { endpoint, access, list, [Symbol.asyncDispose]: stop };
+  return { endpoint, access, list, read, [Symbol.asyncDispose]: stop };
 }

@@ -1,6 +1,7 @@
 /** Servers whose KV is found outside the pool, and how KV comes to be there alone. */
 import { CommandError } from "../../../gateway/cli/support/command.ts";
 import { type Bucket, openBucket } from "../../support/bucket.ts";
+import { startRadosgw } from "../../support/radosgw.ts";
 import type { TestServer } from "../../support/server.ts";
 import { until } from "../../support/until.ts";
 
@@ -37,6 +38,44 @@ export function openTiers(tiers: readonly FarTier[], kvBytes: number): TierSetti
       }),
     },
     [Symbol.dispose]: () => void bucket?.stop(),
+  };
+}
+
+/** A bucket of copies of KV files, and what lies in it by the files' names. */
+export interface KvBucket extends AsyncDisposable {
+  readonly env: Readonly<Record<string, string>>;
+  readonly names: () => Promise<readonly string[]>;
+  /** What somebody who may read all of it has copied. */
+  readonly copies: () => Promise<ReadonlyMap<string, Uint8Array>>;
+}
+
+const nameOf = (key: string): string => key.slice(key.lastIndexOf("/") + 1);
+
+/** @param kind "memory": in this process; "radosgw": of Ceph's server, which is started. @throws CommandError */
+export async function openKvBucket(kind: string): Promise<KvBucket> {
+  const env = { AWS_ACCESS_KEY_ID: "reader", AWS_SECRET_ACCESS_KEY: "secret" };
+  if (kind === "memory") {
+    const { endpoint, objects, stop } = openBucket();
+    const contents = () =>
+      Object.entries(objects).map(([key, content]) => [nameOf(key), Buffer.from(content)] as const);
+    return {
+      env: { ...env, SPANGATE_KV_S3: "s3://papers/kv", SPANGATE_KV_S3_ENDPOINT: endpoint },
+      names: async () => Object.keys(objects).map(nameOf),
+      copies: async () => new Map(contents()),
+      [Symbol.asyncDispose]: stop,
+    };
+  }
+  if (kind !== "radosgw") throw new CommandError("--bucket is memory or radosgw");
+  const radosgw = await startRadosgw();
+  return {
+    env: { ...env, SPANGATE_KV_S3: "s3://kv-files/kv", SPANGATE_KV_S3_ENDPOINT: radosgw.endpoint },
+    names: async () => (await radosgw.list()).map(nameOf),
+    copies: async () => {
+      const copies = new Map<string, Uint8Array>();
+      for (const key of await radosgw.list()) copies.set(nameOf(key), await radosgw.read(key));
+      return copies;
+    },
+    [Symbol.asyncDispose]: () => radosgw[Symbol.asyncDispose](),
   };
 }
 
