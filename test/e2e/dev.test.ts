@@ -48,6 +48,7 @@ test("serve --dev, then ask; again after a restart", async () => {
     "model",
     "search",
     "devices",
+    "memory",
     "kernels",
     "data",
     "server",
