@@ -108,9 +108,10 @@ enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2, SPG_MX8 = 3 
  * bfloat16, float16 and float32 are held as they are. INT8: numbers of 8 bits; an output's weights share a scale in
  * groups of at most 256 inputs. The rows of such a product are rounded to 8 bits in the same groups, each row alone.
  * MX4: MXFP4 of the OCP Microscaling Formats specification 1.0, 4 bits a weight, 32 inputs of an output times a power of
- * two; products give the bits of the same weights in B16.
+ * two; products give the bits of the same weights in B16. E4M3: 8-bit floats (4 bits of exponent, 3 of mantissa, no
+ * infinity), 32 inputs of an output times a float32; products give the bits of the same weights in B16 of as many parts.
  */
-enum spg_form { SPG_B16 = 0, SPG_INT8 = 1, SPG_MX4 = 2 };
+enum spg_form { SPG_B16 = 0, SPG_INT8 = 1, SPG_MX4 = 2, SPG_E4M3 = 3 };
 
 /*
  * What becomes of a product. STORE: it is written; ADD: it is added to what is there; GATE: an output is
@@ -246,8 +247,9 @@ SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t 
 
 /*
  * Makes room for weights [outputs][inputs] in one of the forms, packed for the products of the context, which must be
- * closed after it. parts: of a weight in B16 (1 holds bfloat16 exactly, 2 float16, 3 float32); 1 in the others. MX4
- * takes inputs that are a multiple of 32. Weights are zero until they are filled in.
+ * closed after it. parts: of a weight in B16 (1 holds bfloat16 exactly, 2 float16, 3 float32), and 1 or 2 of what E4M3
+ * becomes (1 holds it exactly where scales are powers of two); 1 in the others. MX4 takes inputs that are a multiple of
+ * 32. Weights are zero until they are filled in.
  */
 SPG_API int32_t spg_matrix_open(spg_context *context, int32_t form, int32_t parts, int32_t outputs, int32_t inputs,
                                 spg_matrix **out);
@@ -266,6 +268,14 @@ SPG_API int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t
  */
 SPG_API int32_t spg_matrix_fill_mx4(spg_matrix *matrix, const uint8_t *blocks, const uint8_t *scales, int32_t row_step,
                                     int32_t row_count, int32_t first_output, int32_t every_other_panel);
+/*
+ * The same for E4M3, which takes its weights so alone. numbers: [row_count][inputs]; scales: [row_count][scales_per_row],
+ * one for each `scale_inputs` numbers of a row, a multiple of 32; at most 2^100. A number that is NaN makes 32 weights
+ * NaN.
+ */
+SPG_API int32_t spg_matrix_fill_e4m3(spg_matrix *matrix, const uint8_t *numbers, const float *scales,
+                                     int32_t scale_inputs, int32_t row_count, int32_t first_output,
+                                     int32_t every_other_panel);
 /*
  * out = finish(factor * x W^T + bias). x: [row_count] rows of float32, x_stride apart; norm: [inputs] weights of an
  * RMSNorm that x passes first, or NULL; bias: [outputs] or NULL. out: [row_count] rows of `outputs` (gates: half as

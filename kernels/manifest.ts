@@ -150,6 +150,7 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "product",
     "products",
     "products_amx",
+    "products_e4m3",
     "products_mx4",
     "products_rows",
     "products_vector",

@@ -154,14 +154,19 @@ function cpuNeeds(worker: WorkerConfig, { config, weights }: PlannedModel): Need
 /** Bytes of a number in a graph of onnxruntime's, with what it packs anew: 1.31 GiB and 0.31 GiB more than the numbers of a 0.6B. */
 const onnxBytes = { float32: 5.6, int8: 1.75 } as const;
 
-/** As kernels/cpu/products.h packs a matrix: inputs in tiles of 32 numbers, in mx4 with a scale, or of 64 with scales and sums. */
+/** As kernels/cpu/products.h packs a matrix: inputs in tiles of 32 numbers, in mx4 and e4m3 with a scale, or of 64 with scales and sums. */
 function packedBytes(tensor: StoredTensor, mode: WorkerConfig["weightMode"]): number {
   const [outputs, inputs] = tensor.shape;
   if (inputs === undefined) return 4 * outputs;
   const { form, parts = 1 } = packedForm([tensor], mode);
   const tiles = Math.ceil(inputs / (form === "int8" ? 64 : 32));
-  if (form === "b16") return paddedOutputs(outputs) * tiles * 64 * parts;
-  return paddedOutputs(outputs) * (form === "mx4" ? tiles * (16 + 1) : tiles * 64 + Math.ceil(tiles / 4) * 8);
+  const outputBytes = {
+    b16: tiles * 64 * parts,
+    int8: tiles * 64 + Math.ceil(tiles / 4) * 8,
+    mx4: tiles * (16 + 1),
+    e4m3: tiles * (32 + 4),
+  };
+  return paddedOutputs(outputs) * outputBytes[form];
 }
 
 /** Numbers that a row of a step has in buffers. */

@@ -13,6 +13,7 @@ using namespace spg;
 constexpr int kMostRows = 1 << 20;
 /* 2^100: a number that is 6 times as large is far from bfloat16's greatest. */
 constexpr int kGreatestMx4Scale = 227;
+constexpr float kGreatestE4m3Scale = 0x1p100f;
 
 bool rows_fit(const MatrixView &view, const MatrixRows &rows) {
   if (rows.first < 0 || rows.count < 1 || rows.first >= view.outputs || rows.count > view.outputs) return false;
@@ -68,12 +69,27 @@ int32_t spg_matrix_fill(spg_matrix *matrix, const void *weights, int32_t type, i
   if (!matrix || !weights) return SPG_E_NULL;
   if (type != SPG_FLOAT32 && type != SPG_FLOAT16 && type != SPG_BFLOAT16) return SPG_E_TYPE;
   const MatrixRows rows{weights, type, first_output, row_count, every_other_panel != 0};
-  if (matrix->view.form == SPG_MX4 || !rows_fit(matrix->view, rows)) return SPG_E_MATRIX;
+  if (is_narrow(matrix->view) || !rows_fit(matrix->view, rows)) return SPG_E_MATRIX;
   try {
     fill_matrix(*matrix, rows);
   } catch (const std::bad_alloc &) {
     return SPG_E_MEMORY;
   }
+  return SPG_OK;
+}
+
+int32_t spg_matrix_fill_e4m3(spg_matrix *matrix, const uint8_t *numbers, const float *scales, int32_t scale_inputs,
+                             int32_t row_count, int32_t first_output, int32_t every_other_panel) {
+  if (!matrix || !numbers || !scales) return SPG_E_NULL;
+  const MatrixRows rows{nullptr, SPG_FLOAT32, first_output, row_count, every_other_panel != 0};
+  const bool fits = scale_inputs >= 32 && scale_inputs % 32 == 0;
+  if (matrix->view.form != SPG_E4M3 || !fits || !rows_fit(matrix->view, rows)) return SPG_E_MATRIX;
+  const E4m3Rows weights{numbers, scales, scale_inputs};
+  const size_t count = static_cast<size_t>(row_count) * weights.scales_per_row(matrix->view.inputs);
+  for (size_t i = 0; i < count; i++) {
+    if (!(fabsf(scales[i]) <= kGreatestE4m3Scale)) return SPG_E_MATRIX;
+  }
+  fill_e4m3(*matrix, weights, rows);
   return SPG_OK;
 }
 

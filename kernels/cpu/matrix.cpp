@@ -109,6 +109,40 @@ void place_mx4(const spg_matrix &matrix, const Mx4Rows &weights, int row, int ou
   }
 }
 
+/* Writes one output's numbers. A number that is NaN makes the scale of its tile NaN. */
+void place_e4m3(const spg_matrix &matrix, const E4m3Rows &weights, int row, int output) {
+  const MatrixView &view = matrix.view;
+  const uint8_t *numbers = weights.numbers + static_cast<size_t>(row) * view.inputs;
+  const float *own = weights.scales + static_cast<size_t>(row) * weights.scales_per_row(view.inputs);
+  const int lane = output % kPanelOutputs, panel = output / kPanelOutputs % 2;
+  unsigned char *pair = matrix.memory + output / kPairOutputs * pair_bytes(view);
+  const size_t first = static_cast<size_t>(output / kPairOutputs) * view.tiles * kPairOutputs;
+  float *scales = const_cast<float *>(view.scales) + first;
+  for (int tile = 0; tile < view.tiles; tile++) {
+    float &scale = scales[tile * kPairOutputs + panel * kPanelOutputs + lane];
+    scale = own[tile * 32 / weights.scaleInputs];
+    for (int i = tile * 32; i < (tile + 1) * 32 && i < view.inputs; i++) {
+      const int at = (i % 32 / 2 * kPanelOutputs + lane) * 2 + i % 2;
+      pair[static_cast<size_t>(2 * tile + panel) * kE4m3TileBytes + at] = numbers[i];
+      if ((numbers[i] & 0x7f) == 0x7f) scale = NAN;
+    }
+  }
+}
+
+struct FillE4m3Job {
+  const spg_matrix &matrix;
+  const E4m3Rows &weights;
+  const MatrixRows &rows;
+};
+
+void fill_e4m3_task(void *argument, int task, int) {
+  const FillE4m3Job &job = *static_cast<const FillE4m3Job *>(argument);
+  const int end = (task + 1) * kRowsPerTask < job.rows.count ? (task + 1) * kRowsPerTask : job.rows.count;
+  for (int row = task * kRowsPerTask; row < end; row++) {
+    place_e4m3(job.matrix, job.weights, row, output_of(job.rows, row));
+  }
+}
+
 struct FillMx4Job {
   const spg_matrix &matrix;
   const Mx4Rows &weights;
@@ -149,8 +183,9 @@ void fill_task(void *argument, int task, int) {
 }
 
 int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix &matrix) {
-  if (form != SPG_B16 && form != SPG_INT8 && form != SPG_MX4) return SPG_E_TYPE;
-  const bool partsAllowed = form == SPG_B16 ? parts >= 1 && parts <= 3 : parts == 1;
+  if (form < SPG_B16 || form > SPG_E4M3) return SPG_E_TYPE;
+  const int mostParts = form == SPG_B16 ? 3 : form == SPG_E4M3 ? 2 : 1;
+  const bool partsAllowed = parts >= 1 && parts <= mostParts;
   if (!partsAllowed || outputs < 1 || outputs > kMostOutputs || inputs < 1 || inputs > kMostInputs) return SPG_E_MATRIX;
   if (form == SPG_MX4 && inputs % kMx4Group != 0) return SPG_E_MATRIX;
   MatrixView &view = matrix.view;
@@ -162,9 +197,11 @@ int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix 
   view.tiles = (inputs + tile_inputs(view) - 1) / tile_inputs(view);
   view.groups = form == SPG_INT8 ? (view.tiles + kGroupTiles - 1) / kGroupTiles : 0;
   const size_t numbers = static_cast<size_t>(view.pairs) * pair_bytes(view);
-  const size_t scales = static_cast<size_t>(view.pairs) * view.groups * kPairOutputs;
+  const int scaled = form == SPG_E4M3 ? view.tiles : view.groups;
+  const size_t scales = static_cast<size_t>(view.pairs) * scaled * kPairOutputs;
   const size_t blocks = form == SPG_MX4 ? static_cast<size_t>(view.pairs) * view.tiles * kPairOutputs : 0;
-  matrix.bytes = numbers + blocks + scales * (sizeof(float) + sizeof(int32_t));
+  const size_t sums = form == SPG_INT8 ? scales : 0;
+  matrix.bytes = numbers + blocks + scales * sizeof(float) + sums * sizeof(int32_t);
   matrix.memory = static_cast<unsigned char *>(map_zero_pages(matrix.bytes, true));
   if (!matrix.memory) return SPG_E_MEMORY;
   view.data = matrix.memory;
@@ -182,6 +219,11 @@ int output_of(const MatrixRows &rows, int row) {
 void fill_mx4(spg_matrix &matrix, const Mx4Rows &weights, const MatrixRows &rows) {
   FillMx4Job job{matrix, weights, rows};
   matrix.context->threads->run((rows.count + kRowsPerTask - 1) / kRowsPerTask, fill_mx4_task, &job);
+}
+
+void fill_e4m3(spg_matrix &matrix, const E4m3Rows &weights, const MatrixRows &rows) {
+  FillE4m3Job job{matrix, weights, rows};
+  matrix.context->threads->run((rows.count + kRowsPerTask - 1) / kRowsPerTask, fill_e4m3_task, &job);
 }
 
 void fill_matrix(spg_matrix &matrix, const MatrixRows &rows) {

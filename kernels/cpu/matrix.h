@@ -32,6 +32,15 @@ struct Mx4Rows {
   int rowStep;
 };
 
+/* Rows of numbers in E4M3, and a scale for each `scaleInputs` of a row. */
+struct E4m3Rows {
+  const uint8_t *numbers;
+  const float *scales;
+  int scaleInputs;
+
+  int scales_per_row(int inputs) const { return (inputs + scaleInputs - 1) / scaleInputs; }
+};
+
 /* Sets out a matrix of zeros. Returns an spg_status. */
 int32_t lay_out_matrix(int form, int parts, int outputs, int inputs, spg_matrix &matrix);
 /* The output that a row becomes. */
@@ -39,6 +48,8 @@ int output_of(const MatrixRows &rows, int row);
 void fill_matrix(spg_matrix &matrix, const MatrixRows &rows);
 /* `rows` says where they go; it has no weights. */
 void fill_mx4(spg_matrix &matrix, const Mx4Rows &weights, const MatrixRows &rows);
+
+void fill_e4m3(spg_matrix &matrix, const E4m3Rows &weights, const MatrixRows &rows);
 
 /* What a caller asks of a product, or of a norm. */
 struct ProductArguments {

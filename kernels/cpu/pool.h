@@ -34,7 +34,7 @@ struct spg_context {
   /* Of each thread; and the number of the product that runs. */
   std::vector<spg::OwnPanel> ownPanels;
   uint64_t product = 0;
-  /* For each thread some pairs of weights in mx4 as bfloat16 numbers. */
+  /* For each thread some pairs of weights in mx4 or e4m3 as bfloat16 numbers. */
   spg::FloatBuffer widened;
 };
 

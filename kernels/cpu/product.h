@@ -16,10 +16,10 @@ constexpr size_t kBytesPerTask = 128 * 1024;
 constexpr double kSerialProducts = 1000000, kSerialProductsHeld = 30000;
 /* How many tasks each thread should find when rows are few. */
 constexpr int kTasksPerThread = 4;
-/* Pairs in mx4 that a thread widens at a time: they stay in the second cache beside rows, and one row reads each but once. */
+/* Pairs in mx4 or e4m3 that a thread widens at a time: they stay in the second cache beside rows, and one row reads each but once. */
 constexpr int kWidenedPairs = 2;
 
-/* Weights in mx4, and memory of each thread for some pairs of them in b16; none: the matrix is multiplied by as it is. */
+/* Weights in mx4 or e4m3, and memory of each thread for some pairs of them in b16; none: they are multiplied by as they are. */
 struct Narrow {
   const MatrixView *weights;
   unsigned char *memory;
@@ -40,23 +40,23 @@ static inline int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-/* The matrix as products see it: mx4 as b16, whose data come in parts. */
+/* The matrix as products see it: mx4 and e4m3 as b16, whose data come a few pairs at a time. */
 static inline MatrixView wide_view(const MatrixView &matrix) {
   MatrixView view = matrix;
-  if (matrix.form != SPG_MX4) return view;
+  if (!is_narrow(matrix)) return view;
   view.form = SPG_B16;
   view.data = nullptr;
   return view;
 }
 
-/* Memory in which threads widen pairs of the matrix, where it is in mx4. May throw std::bad_alloc. */
+/* Memory in which threads widen pairs of the matrix, where it is in mx4 or e4m3. May throw std::bad_alloc. */
 static inline Narrow narrow_of(spg_context &context, const MatrixView &stored) {
-  if (stored.form != SPG_MX4) return {nullptr, nullptr};
+  if (!is_narrow(stored)) return {nullptr, nullptr};
   context.widened.reserve(context.threads->size() * kWidenedPairs * pair_bytes(wide_view(stored)) / sizeof(float));
   return {&stored, reinterpret_cast<unsigned char *>(context.widened.data())};
 }
 
-/* Multiplies packed rows by some pairs; those in mx4 are widened in this thread's memory before. */
+/* Multiplies packed rows by some pairs; those in mx4 and e4m3 are widened in this thread's memory before. */
 static inline void multiply_range(const Product &product, const PackedRows &rows, const ProductRange &range, int thread) {
   const ProductTable &kernels = product.kernels;
   if (!product.narrow.weights) return kernels.multiply(product.matrix, rows, product.call, range);

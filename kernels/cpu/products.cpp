@@ -11,6 +11,7 @@
 
 #include "greatest.h"
 #include "products_amx.h"
+#include "products_e4m3.h"
 #include "products_mx4.h"
 #include "products_rows.h"
 #include "products_vector.h"
@@ -39,6 +40,11 @@ void multiply(const MatrixView &matrix, const PackedRows &rows, const ProductCal
 }
 
 #endif
+
+void widen_pairs(const MatrixView &matrix, int firstPair, int endPair, unsigned char *out) {
+  matrix.form == SPG_MX4 ? widen_mx4_pairs(matrix, firstPair, endPair, out)
+                         : widen_e4m3_pairs(matrix, firstPair, endPair, out);
+}
 
 }
 

@@ -13,7 +13,8 @@
  * Inputs and outputs that the matrix does not have are zero.
  *
  * MX4 is cut as bfloat16 is, a tile of a panel being [16][16 outputs] bytes, each two inputs of an output, the first in
- * the lower bits; and 16 scales, of the tile's inputs for each output.
+ * the lower bits; and 16 scales, of the tile's inputs for each output. E4M3 is cut so too, a tile of a panel being
+ * [16][16 outputs][2 inputs] bytes, and scales in float32; its `parts` are those of the bfloat16 that it becomes.
  */
 #ifndef SPANGATE_KERNELS_PRODUCTS_H
 #define SPANGATE_KERNELS_PRODUCTS_H
@@ -29,7 +30,7 @@ constexpr int kPanelOutputs = 16;
 constexpr int kPairOutputs = 2 * kPanelOutputs;
 constexpr int kTileBytes = 1024;
 /* MX4: a tile that becomes kTileBytes of bfloat16 numbers, and the inputs that share a scale, a tile's. */
-constexpr int kMx4TileBytes = 256;
+constexpr int kMx4TileBytes = 256, kE4m3TileBytes = 512;
 constexpr int kMx4Group = 32;
 /* Rows that AMX multiplies at a time. */
 constexpr int kPanelRows = 16;
@@ -51,10 +52,16 @@ struct MatrixView {
   const unsigned char *data;
   /* mx4, [pair][tile][32]. */
   const unsigned char *blockScales;
-  /* int8, [pair][group][32]: a weight is its number times the scale; 128 times the sum of a group's numbers. */
+  /* int8, [pair][group][32], and e4m3, [pair][tile][32]: a weight is its number times the scale. */
   const float *scales;
+  /* int8: 128 times the sum of a group's numbers. */
   const int32_t *sums;
 };
+
+/* Is the matrix widened to b16 for each product? */
+static inline bool is_narrow(const MatrixView &matrix) {
+  return matrix.form == SPG_MX4 || matrix.form == SPG_E4M3;
+}
 
 static inline int tile_inputs(const MatrixView &matrix) {
   return matrix.form == SPG_INT8 ? 64 : 32;
@@ -66,7 +73,9 @@ static inline int group_start(const MatrixView &matrix, int group) {
 }
 
 static inline size_t pair_bytes(const MatrixView &matrix) {
-  return static_cast<size_t>(2) * matrix.tiles * matrix.parts * (matrix.form == SPG_MX4 ? kMx4TileBytes : kTileBytes);
+  const size_t panels = static_cast<size_t>(2) * matrix.tiles;
+  if (matrix.form == SPG_E4M3) return panels * kE4m3TileBytes;
+  return panels * matrix.parts * (matrix.form == SPG_MX4 ? kMx4TileBytes : kTileBytes);
 }
 
 static inline const unsigned char *pair_data(const MatrixView &matrix, int pair) {
@@ -153,7 +162,7 @@ struct ProductTable {
                    const ProductRange &range);
   /* Rows [firstRow, endRow). */
   void (*normRows)(const NormCall &call, int firstRow, int endRow);
-  /* Pairs [firstPair, endPair) of a matrix in mx4 as they would lie in b16. */
+  /* Pairs [firstPair, endPair) of a matrix in mx4 or e4m3 as they would lie in b16. */
   void (*widenPairs)(const MatrixView &matrix, int firstPair, int endPair, unsigned char *out);
   Greatest (*greatest)(const float *x, int count);
 };

@@ -68,7 +68,7 @@ inline void widen_panel(const unsigned char *numbers, const unsigned char *scale
 }
 #endif
 
-void widen_pairs(const spg::MatrixView &matrix, int firstPair, int endPair, unsigned char *out) {
+void widen_mx4_pairs(const spg::MatrixView &matrix, int firstPair, int endPair, unsigned char *out) {
   const int panels = 2 * matrix.tiles;
   for (int pair = firstPair; pair < endPair; pair++) {
     const unsigned char *numbers = spg::pair_data(matrix, pair);

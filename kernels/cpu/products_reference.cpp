@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "products.h"
+#include "products_e4m3.h"
 
 namespace spg {
 namespace {
@@ -96,6 +97,7 @@ void pack_rows(const MatrixView &matrix, const PlainRows &plain, const PackedRow
 
 void widen_pairs(const MatrixView &matrix, int firstPair, int endPair, unsigned char *out) {
   static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  if (matrix.form == SPG_E4M3) return widen_e4m3_pairs(matrix, firstPair, endPair, out);
   for (int pair = firstPair; pair < endPair; pair++) {
     const unsigned char *numbers = pair_data(matrix, pair);
     const unsigned char *scales = matrix.blockScales + static_cast<size_t>(pair) * matrix.tiles * kPairOutputs;

@@ -9,7 +9,7 @@ import { openCpuKernels } from "../../worker/native/cpu-kernels.ts";
 import { type TestTensor, writeModelFolder } from "../model/folder.ts";
 import { forms, quantised, writeQuantised } from "../model/quantised-folder.ts";
 import { EmulatedDevice } from "./cuda/emulated-device.ts";
-import { answersOf, Texts } from "./relocate-answers.ts";
+import { answersOf, difference, Texts } from "./relocate-answers.ts";
 
 // A step on the emulated device is computed in plain loops.
 setDefaultTimeout(60_000);
@@ -90,4 +90,53 @@ test("where scales are powers of two, our own products hold bfloat16 numbers as 
   expect(expected.parts).toEqual([1]);
   expect(await run(inPowers)).toEqual(expected);
   expect((await run(inBytes)).parts).toEqual([2]);
+});
+
+test("8-bit floats stay in 8 bits where they would take four bytes, but for rows in another order", async () => {
+  const blocks = forms["fp8 by blocks"];
+  // Scales of whole tiles of inputs, as published checkpoints have them.
+  const byTiles = { ...blocks, block: [24, 32], config: { ...blocks.config, weight_block_size: [24, 32] } } as const;
+  for (const own of [byTiles, forms.fbgemm_fp8]) {
+    const pair = quantised(raw, own);
+    const groups = [[texts.ask(0, [1, 3, 0])]];
+    const run = async (folder: string) => {
+      const kernels = await openCpuKernels({ threadCount: 2 });
+      const opened = spyOn(kernels, "openMatrix");
+      const backend = await CpuBackend.open(loadModel(folder, "float32"), { ...cpu, dense: "native", kernels });
+      const answers = await answersOf(backend, "deferred", groups);
+      const held = opened.mock.calls.map(([given]) => given.form);
+      await backend.dispose();
+      return { answers, held };
+    };
+    const [inBytes, inFloats] = [
+      await run(writeQuantised(raw, own, pair.stored)),
+      await run(writeModelFolder(raw, pair.plain)),
+    ];
+    // qkv, whose rows of q and k are stored in pairs, o, gates and ups, down of two layers; the head.
+    expect(inBytes.held).toEqual(["b16", "e4m3", "e4m3", "e4m3", "b16", "e4m3", "e4m3", "e4m3", "b16"]);
+    expect(new Set(inFloats.held)).toEqual(new Set(["b16"]));
+    // float32 is held exactly, these weights to 16 bits.
+    expect(difference(inBytes.answers, inFloats.answers)).toBeLessThan(0.01);
+    expect(inBytes.answers.size).toBe(1);
+  }
+});
+
+test("experts in 8-bit floats give what the same weights give in float32", async () => {
+  const experts = {
+    ...{ ...raw, architectures: ["Qwen3MoeForCausalLM"], hidden_size: 64, head_dim: 16, num_attention_heads: 4 },
+    ...{ num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32, norm_topk_prob: true },
+  };
+  const form = forms.fbgemm_fp8;
+  const pair = quantised(experts, form);
+  const groups = [[texts.ask(0, [1, 3, 0]), texts.ask(1, [2, 0])]];
+  const run = async (folder: string) => {
+    const kernels = await openCpuKernels({ threadCount: 2 });
+    const backend = await CpuBackend.open(loadModel(folder, "float32"), { ...cpu, dense: "native", kernels });
+    const answers = await answersOf(backend, "deferred", groups);
+    await backend.dispose();
+    return answers;
+  };
+  const inBytes = await run(writeQuantised(experts, form, pair.stored));
+  expect(inBytes.size).toBe(2);
+  expect(difference(inBytes, await run(writeModelFolder(experts, pair.plain)))).toBeLessThan(0.01);
 });

@@ -170,6 +170,40 @@ export function readMxfp4(tensor: StoredTensor): Mxfp4 | undefined {
   };
 }
 
+/** Inputs that share a scale where a matrix stays in e4m3: a multiple of it. */
+const e4m3ScaleInputs = 32;
+
+/** As large as kernels take them; products of larger ones with numbers would soon be infinite. */
+const greatestE4m3Scale = 2 ** 100;
+
+/** Can a matrix stay in e4m3? Its rows stand in their own order, and its scales are for whole groups of inputs. */
+export function staysE4m3({ dtype, scales, shape, pairedRows, addsOne, stack }: StoredTensor): boolean {
+  if (dtype !== "F8_E4M3" || scales === undefined) return false;
+  if (pairedRows !== undefined || addsOne || stack !== undefined) return false;
+  if (scales.values.some((scale) => Math.abs(scale) > greatestE4m3Scale)) return false;
+  return scales.columnsPerScale >= rowElements(shape) || scales.columnsPerScale % e4m3ScaleInputs === 0;
+}
+
+/** A matrix's numbers as they are stored, and the scales of each of its rows. */
+export function readE4m3(tensor: StoredTensor): {
+  readonly numbers: Uint8Array;
+  readonly scales: Float32Array;
+  readonly scaleInputs: number;
+} {
+  if (tensor.scales === undefined) throw new RangeError(`${tensor.file}: a matrix in e4m3 without scales`);
+  const { values, rowsPerScale, columnsPerScale, scalesPerRow, firstRow } = tensor.scales;
+  const [rows] = tensor.shape;
+  const scales = new Float32Array(rows * scalesPerRow);
+  for (let row = 0; row < rows; row++) {
+    const from = Math.floor((firstRow + row) / rowsPerScale) * scalesPerRow;
+    scales.set(values.subarray(from, from + scalesPerRow), row * scalesPerRow);
+  }
+  // Of one scale for a whole row, any number that is not below the row's length and fits.
+  const scaleInputs =
+    scalesPerRow === 1 ? Math.ceil(rowElements(tensor.shape) / e4m3ScaleInputs) * e4m3ScaleInputs : columnsPerScale;
+  return { numbers: readTensorBytes(tensor), scales, scaleInputs };
+}
+
 /** Weights of MXFP4 in float32, exactly. */
 export function widenMxfp4({ blocks, scales }: Mxfp4): Float32Array {
   const values = new Float32Array(2 * blocks.length);

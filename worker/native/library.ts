@@ -40,6 +40,7 @@ const symbols = {
   spg_matrix_close: { args: ["ptr"], returns: "void" },
   spg_matrix_bytes: { args: ["ptr"], returns: "i64" },
   spg_matrix_fill: { args: ["ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
+  spg_matrix_fill_e4m3: { args: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
   spg_matrix_fill_mx4: { args: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"], returns: "i32" },
   spg_experts_open: { args: ["ptr", "ptr", "ptr", "i32", "ptr"], returns: "i32" },
   spg_experts_close: { args: ["ptr"], returns: "void" },

@@ -2,7 +2,7 @@
 import type { Pointer } from "bun:ffi";
 import { assertInteger, assertLength, type KernelLibrary, openHandle } from "./library.ts";
 
-const formCodes = { b16: 0, int8: 1, mx4: 2 } as const;
+const formCodes = { b16: 0, int8: 1, mx4: 2, e4m3: 3 } as const;
 export const finishCodes = { store: 0, add: 1, gate: 2, gateGelu: 3, gateClamped: 4, cap: 5 } as const;
 const typeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
 
@@ -20,12 +20,22 @@ export interface StoredBlocks {
   readonly rowStep: 1 | 2;
 }
 
+/** Rows of 8-bit floats (e4m3) as they stand in a file, and their scales. */
+export interface StoredE4m3 {
+  /** [row, inputs] */
+  readonly numbers: Uint8Array;
+  /** [row, inputs / scaleInputs, rounded up] */
+  readonly scales: Float32Array;
+  /** How many numbers of a row share a scale: a multiple of 32. */
+  readonly scaleInputs: number;
+}
+
 export interface MatrixOptions {
   readonly outputs: number;
   readonly inputs: number;
-  /** b16: bfloat16 numbers, `parts` of which add up to a weight. int8: numbers of 8 bits with scales. mx4: MXFP4. */
+  /** b16: bfloat16 numbers, `parts` of which add up to a weight. int8: numbers of 8 bits with scales. mx4: MXFP4. e4m3. */
   readonly form: keyof typeof formCodes;
-  /** b16: 1 holds bfloat16 exactly, 2 float16, 3 float32. Default 1. */
+  /** b16: 1 holds bfloat16 exactly, 2 float16, 3 float32. e4m3: of the numbers that it becomes, 1 or 2. Default 1. */
   readonly parts?: 1 | 2 | 3;
 }
 
@@ -141,6 +151,22 @@ export class Matrix {
     const call = this.#library.symbols.spg_matrix_fill_mx4;
     const status = call(this.#open(), blocks, scales, rowStep, rowCount, firstOutput, everyOtherPanel ? 1 : 0);
     this.#library.check("fillBlocks", status);
+  }
+
+  /** The same for a matrix in e4m3. @throws KernelError when they do not fit in */
+  fillE4m3(
+    { numbers, scales, scaleInputs }: StoredE4m3,
+    { rowCount, firstOutput, everyOtherPanel = false }: RowsPlace,
+  ): void {
+    assertInteger("rowCount", rowCount, 1, 2 ** 24);
+    assertInteger("firstOutput", firstOutput, 0, 2 ** 24);
+    assertInteger("scaleInputs", scaleInputs, 32, 2 ** 21);
+    const { inputs } = this.options;
+    assertLength("numbers", numbers, rowCount * inputs);
+    assertLength("scales", scales, rowCount * Math.ceil(inputs / scaleInputs));
+    const call = this.#library.symbols.spg_matrix_fill_e4m3;
+    const status = call(this.#open(), numbers, scales, scaleInputs, rowCount, firstOutput, everyOtherPanel ? 1 : 0);
+    this.#library.check("fillE4m3", status);
   }
 
   /** Multiplies the first `rowCount` rows of x; a row's bits depend on that row alone. `out` must not overlap x. */
