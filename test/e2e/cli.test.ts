@@ -106,7 +106,7 @@ describe("the command line", () => {
     const names = [...output.matchAll(/^ {2}([a-z]+) /gm)].map(([, name]) => name ?? "");
     const data = ["backup", "restore"];
     const work = ["tenant", "key", "usage", "ingest", "sync", "source", "prepare", "ask", "query", "explain"];
-    expect(names).toEqual(["serve", "status", "doctor", ...work, ...data, "bench", "help"]);
+    expect(names).toEqual(["serve", "pull", "status", "doctor", ...work, ...data, "bench", "help"]);
     for (const name of names.slice(0, -1)) {
       const help = await spangate([name, "--help"]);
       expect(help).toMatchObject({ code: 0, errors: "" });
