@@ -6,7 +6,9 @@
 #ifndef SPANGATE_KERNELS_PRODUCTS_E4M3_H
 #define SPANGATE_KERNELS_PRODUCTS_E4M3_H
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 #include <string.h>
 
 #include "products.h"

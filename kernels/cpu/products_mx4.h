@@ -2,7 +2,9 @@
 #ifndef SPANGATE_KERNELS_PRODUCTS_MX4_H
 #define SPANGATE_KERNELS_PRODUCTS_MX4_H
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include "products.h"
 

@@ -39,7 +39,7 @@ describe("a server that cannot start", () => {
   test.each([
     [
       { SPANGATE_KV_BYTES: String(2 ** 42) },
-      /a KV pool of 4096\.0 GiB is more than the machine's memory of [\d.]+ GiB/,
+      /SPANGATE_KV_BYTES is 4096\.0 GiB .* and the machine has [\d.]+ GiB; SPANGATE_KV_BYTES=\d+MiB would fit/,
     ],
     [{ SPANGATE_DEVICES: "cuda:99" }, /no NVIDIA driver: .* was not found|cuda:99 does not exist/],
   ])("for want of memory or device ends with one sentence: %j", async (env, sentence) => {
