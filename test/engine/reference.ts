@@ -6,7 +6,8 @@ import type { BackendShape } from "../../worker/backend/backend.ts";
 import type { BlendPlan, FinishReason, PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { TokenHistory } from "../../worker/sample/penalties.ts";
 import { Sampler } from "../../worker/sample/sampler.ts";
-import { fakeDeviation, fakeLogit, mix, seenTerm, tokenState } from "../support/fake-backend.ts";
+import { fakeDeviation, fakeLogit, seenTerm, tokenState } from "../support/fake-backend.ts";
+import { mix } from "../support/hash.ts";
 
 export interface ReferenceAnswer {
   readonly tokenIds: number[];

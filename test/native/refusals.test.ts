@@ -94,7 +94,7 @@ describe("beginStep", () => {
     const world = randomWorld(random, randomOptions(random, { headDim: 16 }));
     const wild = kernels.openPool(world.options);
     elementsOf(wild).fill(0);
-    const names = Object.keys(world.batch) as (keyof AttentionBatch)[];
+    const names = Object.keys(world.batch) as Exclude<keyof AttentionBatch, "choices">[];
     const out = new Float32Array(world.batch.positions.length * wild.outWidth);
     let refused = 0;
     for (let round = 0; round < 3000; round++) {

@@ -26,6 +26,9 @@ import type {
   HostBlocks,
 } from "../../worker/backend/backend.ts";
 import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
+import type { ChoiceCounts } from "../../worker/contract/sparse.ts";
+import { FakeChoices } from "./fake-choices.ts";
+import { mix } from "./hash.ts";
 
 export const fakeShape: BackendShape = {
   vocabSize: 97,
@@ -34,14 +37,6 @@ export const fakeShape: BackendShape = {
   blockCount: 8,
   kvBytesPerBlock: 4 * 8,
 };
-
-/** Mixes two 32-bit numbers into one (the finalizer of MurmurHash3 over a multiply-add). */
-export function mix(a: number, b: number): number {
-  let hash = (Math.imul(a, 0x9e3779b1) + Math.imul(b, 0x85ebca77) + 0x27d4eb2f) | 0;
-  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
-  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
-  return (hash ^ (hash >>> 16)) >>> 0;
-}
 
 /** What a token's KV comes to, given the sum over what it sees of `seenTerm`. */
 export function tokenState(tokenId: number, position: number, seenSum: number): number {
@@ -143,6 +138,7 @@ export class FakeBackend implements Backend {
   readonly hostBlocks: HostBlocks | undefined;
   readonly #onForward: ((batch: Batch) => void | Promise<void>) | undefined;
   readonly #relative: boolean;
+  readonly #choices: FakeChoices | undefined;
   #logits = new Float32Array(0);
 
   /** @param onForward called before a step computes; a throw is the step's failure. */
@@ -162,6 +158,24 @@ export class FakeBackend implements Backend {
     if (hostSlots > 0) this.hostBlocks = new FakeHostBlocks(this.mover, hostSlots);
     this.#onForward = onForward;
     this.#relative = relative;
+    const { sparse, blockTokens } = this.shape;
+    if (sparse !== undefined) {
+      const slots = { states: this.#states, tokenIds: this.#tokenIds, positions: this.#positions };
+      this.#choices = new FakeChoices(sparse, blockTokens, { ...slots, written: this.#written });
+    }
+  }
+
+  choiceCounts(seat: number): ChoiceCounts {
+    if (this.#choices === undefined) throw new Error("counts of choices are asked for, and there are none");
+    return this.#choices.counts(seat);
+  }
+
+  /** What is stored of the tokens of a block: their ids, positions and states. For tests. */
+  contentOf(blockId: number): { tokenIds: number[]; positions: number[]; states: number[] } {
+    const { blockTokens } = this.shape;
+    const of = (array: ArrayLike<number>): number[] =>
+      Array.from({ length: blockTokens }, (_, i) => array[blockId * blockTokens + i]);
+    return { tokenIds: of(this.#tokenIds), positions: of(this.#positions), states: of(this.#states) };
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
@@ -173,6 +187,8 @@ export class FakeBackend implements Backend {
       this.#written[slot] = 0;
       this.#probed[slot] = 0;
     }
+    if (this.#choices === undefined && batch.choices !== undefined) throw new Error("choices without shape.sparse");
+    this.#choices?.run(batch);
     forEachRow(batch, (row, segments) => this.#computeRow(batch, row, segments));
     const { vocabSize } = this.shape;
     const needed = batch.logitRows.length * vocabSize;

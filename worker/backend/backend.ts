@@ -5,6 +5,7 @@
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import type { SealedBlocks } from "../contract/kv-object.ts";
 import type { ModelCard } from "../contract/model-card.ts";
+import type { ChoiceCounts, ChoiceMode } from "../contract/sparse.ts";
 import type { BlockId } from "../contract/units.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 
@@ -16,7 +17,29 @@ export class DeviceLost extends Error {
 export type BackendShape = Pick<
   ModelCard,
   "vocabSize" | "contextTokens" | "blockTokens" | "blockCount" | "kvBytesPerBlock" | "blends"
->;
+> & {
+  /** Absent: it chooses nothing, and has no memory for it. */
+  readonly sparse?: SparseShape;
+};
+
+/** What a backend has for rows that choose what they read. */
+export interface SparseShape {
+  /** Requests that can choose at a time. */
+  readonly seats: number;
+  /** The most tokens of a buffer, forced ones with them. */
+  readonly listTokens: number;
+  /** What is read of a block to choose from it; beside the pool, and not a part of `kvBytesPerBlock`. */
+  readonly shadowBytesPerBlock: number;
+  readonly modes: readonly ChoiceMode[];
+}
+
+/** What of it is wanted when a backend is opened. */
+export interface SparseOptions extends Pick<SparseShape, "seats" | "listTokens"> {
+  /** Of a number of K's shadow. */
+  readonly shadowBits: 2 | 4;
+  /** Queries are kept, for the modes that choose by earlier ones. */
+  readonly rings: boolean;
+}
 
 /** What a packed block is. */
 export interface BlockFormat {
@@ -135,6 +158,11 @@ export interface Backend {
    * holds nothing, and 0 for a model of one layer. The backend overwrites the array in the next call.
    */
   deviations(batch: Batch): Promise<Float32Array>;
+  /**
+   * What the rows of a seat came to, in steps that were answered: one that is in flight may be counted or not. Present
+   * where `shape.sparse` is.
+   */
+  choiceCounts?(seat: number): ChoiceCounts;
   /** Absent: blocks stay on the device. */
   readonly mover?: BlockMover;
   /** Memory of the host beside the device's; absent: there is none, or the pool is the host's memory itself. */
