@@ -72,6 +72,8 @@ export const limits = {
   /** Bytes that wait in us for a slow reader. */
   streamBufferBytes: 64 * kib,
   requestsPerTenant: 256,
+  /** Requests of a tenant whose traces are kept. */
+  tracesPerTenant: 256,
   /** Highest limits that may be set for a tenant or a key; tenants and keys whose spending is remembered. */
   limitRequestsPerMinute: 1_000_000,
   limitTokensPerMinute: 10_000_000_000,
@@ -212,6 +214,8 @@ export interface Config {
   readonly threadCount: number;
   /** What runs when the server is told to stop may go on so long. */
   readonly drainMs: number;
+  /** Memory for traces of the last requests; 0: none are kept. */
+  readonly traceBytes: number;
   /** Arity of the trees that wide judges become; undefined: they stay as they are. */
   readonly queryReduceArity: number | undefined;
   readonly adminKey: string | undefined;
@@ -292,6 +296,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     maxRunning: values.SPANGATE_MAX_RUNNING,
     threadCount:
       values.SPANGATE_THREADS ?? Math.max(1, Math.floor(availableParallelism() / values.SPANGATE_DEVICES.length)),
+    traceBytes: values.SPANGATE_TRACE_BYTES,
     drainMs: values.SPANGATE_DRAIN_SECONDS * 1_000,
     // 0 is off, as unset is.
     queryReduceArity: values.SPANGATE_QUERY_REDUCE_ARITY || undefined,

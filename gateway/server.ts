@@ -73,7 +73,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const { db, disk, closeData } = openData(config.dataDir, log);
   const { tenants, storage, makeKeys, secret } = openTenants(config, db, disk, log);
   const { corpusOwners, dispatcher } = workers;
-  const records = openRecords(db, storage, log, options.env);
+  const records = openRecords(db, storage, log, options.env, config.traceBytes);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
   const { kv, kvScopes, prefetch } = openKvObjects(config, { db, secret, workers, tenants, env: options.env, log });

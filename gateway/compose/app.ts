@@ -23,6 +23,7 @@ import { addPrepareRoutes } from "../http/admin/prepare.ts";
 import { addSourceRoutes } from "../http/admin/sources.ts";
 import { addLimitRoutes } from "../http/admin/tenant-limits.ts";
 import { addTenantRoutes } from "../http/admin/tenants.ts";
+import { addTraceRoutes } from "../http/admin/traces.ts";
 import { addMessageBatchRoutes } from "../http/anthropic/message-batches.ts";
 import { addGenerationRoutes, createApp } from "../http/app.ts";
 import { addMcpRoutes } from "../http/mcp/mcp.ts";
@@ -106,7 +107,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
     settings: config,
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
-      (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
+      (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored, traces: records.traces }),
       (it) =>
         addLimitRoutes(it, {
           tenants,
@@ -133,6 +134,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addCacheRoutes(it, { ...shown, pins: workers.pins }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
       (it) => addOpsRoutes(it, { ...shown, dispatcher, metrics, state }),
+      (it) => addTraceRoutes(it, { ...records.traces, dispatcher }),
       records.addRoutes,
       (it) => addDocsRoutes(it, { version }),
     ],

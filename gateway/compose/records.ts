@@ -3,6 +3,7 @@
  * them.
  */
 import type { Hono } from "hono";
+import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import { version } from "../../package.json";
 import type { Log } from "../base/log.ts";
@@ -10,9 +11,12 @@ import { limits } from "../config.ts";
 import { addUsageRoutes } from "../http/admin/usage.ts";
 import { addAuditRoutes } from "../http/middleware/audit.ts";
 import type { AppEnv } from "../http/transport/context.ts";
+import type { EndedTrace } from "../telemetry/ended-trace.ts";
 import { SpanExporter } from "../telemetry/exporter.ts";
 import { Metrics } from "../telemetry/metrics.ts";
 import { traceSettings } from "../telemetry/settings.ts";
+import { TraceRing } from "../telemetry/trace-ring.ts";
+import { TraceStats } from "../telemetry/trace-stats.ts";
 import { Tracer } from "../telemetry/tracer.ts";
 import { AuditLog } from "../tenant/audit.ts";
 import type { TenantStorage } from "../tenant/storage.ts";
@@ -25,6 +29,7 @@ export type Records = ReturnType<typeof openRecords>;
 /**
  * Call `stop` before the database is closed, since it writes what is still in memory.
  * @param env OpenTelemetry's variables, which say where traces are sent
+ * @param traceBytes memory for the traces that are kept here; 0: none are
  * @throws Error naming the variable that is invalid
  */
 export function openRecords(
@@ -32,6 +37,7 @@ export function openRecords(
   storage: TenantStorage,
   log: Log,
   env: Readonly<Record<string, string | undefined>> = {},
+  traceBytes = 0,
 ) {
   const stored = new StoredResponses(db, {
     retention: limits.storedResponses,
@@ -48,18 +54,38 @@ export function openRecords(
     addUsageRoutes(app, { usage });
   };
   const metrics = new Metrics(usage);
-  const tracer = openTracer(env, log);
+  const traces = openTraces(traceBytes);
+  const tracer = openTracer(env, log, traces);
   const stop = async (): Promise<void> => {
     await stored.stop();
     usage.stop();
     await tracer?.stop();
   };
-  return { stored, audit, usage, budgets, metrics, tracer, addRoutes, stop };
+  return { stored, audit, usage, budgets, metrics, traces, tracer, addRoutes, stop };
 }
 
-function openTracer(env: Readonly<Record<string, string | undefined>>, log: Log): Tracer | undefined {
+/** The last requests and what they took; both stay empty where there is no memory for them. */
+function openTraces(mostBytes: number) {
+  const ring = new TraceRing({ tracesPerTenant: limits.tracesPerTenant, mostBytes });
+  const stats = new TraceStats();
+  const keep = (trace: EndedTrace): void => {
+    ring.add(trace);
+    stats.add(trace);
+  };
+  const forget = (tenantId: TenantId): void => {
+    ring.forget(tenantId);
+    stats.forget(tenantId);
+  };
+  return { ring, stats, keep: mostBytes === 0 ? undefined : keep, forget };
+}
+
+function openTracer(
+  env: Readonly<Record<string, string | undefined>>,
+  log: Log,
+  { keep }: ReturnType<typeof openTraces>,
+): Tracer | undefined {
   const settings = traceSettings(env);
-  if (settings === undefined) return undefined;
+  if (settings === undefined) return keep && new Tracer({ keep });
   const { ratio, ...target } = settings;
-  return new Tracer(new SpanExporter({ ...target, serviceVersion: version, log }), ratio);
+  return new Tracer({ exporter: new SpanExporter({ ...target, serviceVersion: version, log }), keep }, ratio);
 }

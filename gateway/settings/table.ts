@@ -80,6 +80,13 @@ export const gatewaySettings = {
     byDefault: "what it leaves free on the disk",
     meaning: "what each tenant may store that has no `storage_bytes` of its own",
   },
+  SPANGATE_TRACE_BYTES: {
+    schema: byteSize(0, 1024 * mib).prefault("32MiB"),
+    value: "SIZE",
+    byDefault: "`32MiB`",
+    meaning:
+      "memory for the last requests of each tenant with what they took, without text ([traces](#traces)); 0 keeps none, and no statistics of the last day",
+  },
   SPANGATE_DRAIN_SECONDS: {
     schema: wholeNumber(0, 3_600).default(10),
     value: "N",

@@ -1,6 +1,7 @@
 /** Wraps the dispatcher so that the stages of each run are traced as spans of its request. */
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { FinishedEvent } from "../dispatch/request/request.ts";
+import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
+import type { Attributes } from "./exporter.ts";
 import { currentTrace, type RequestTrace } from "./tracer.ts";
 
 export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<Dispatcher, "submit"> {
@@ -8,7 +9,7 @@ export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<D
     submit: (request) => {
       const trace = currentTrace();
       if (trace === undefined) return dispatcher.submit(request);
-      const run = new RunTrace(trace);
+      const run = new RunTrace(trace, request.plan);
       const onFirstToken = (): void => {
         run.firstToken();
         request.onFirstToken?.();
@@ -30,12 +31,16 @@ export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<D
 /** The stages of one run, computed from the timings that its worker reports and from the times its events arrive here. */
 class RunTrace {
   readonly #trace: RequestTrace;
+  readonly #plan: DispatchRequest["plan"];
+  readonly #run: number;
   readonly #leave: () => void;
   readonly #startMs = performance.now();
   #firstTokenMs: number | undefined;
 
-  constructor(trace: RequestTrace) {
+  constructor(trace: RequestTrace, plan: DispatchRequest["plan"]) {
     this.#trace = trace;
+    this.#plan = plan;
+    this.#run = trace.beginRun();
     this.#leave = trace.hold();
   }
 
@@ -46,12 +51,18 @@ class RunTrace {
 
   /** @param end undefined when the run has failed */
   ended(end: FinishedEvent | undefined): void {
-    if (end === undefined) this.#trace.span("run", this.#startMs, performance.now(), {}, true);
+    if (end === undefined) this.#trace.span("run", this.#startMs, performance.now(), {}, true, this.#run);
     else this.#writeStages(end);
     this.#leave();
   }
 
-  #writeStages({ reason, usage, timings, workerId }: FinishedEvent): void {
+  #span(name: string, startMs: number, endMs: number, attributes: Attributes): void {
+    this.#trace.span(name, startMs, endMs, attributes, false, this.#run);
+  }
+
+  #writeStages(end: FinishedEvent): void {
+    const { reason, usage, timings, workerId } = end;
+    this.#trace.ran(this.#run, this.#plan, end, this.#firstTokenMs);
     const nowMs = performance.now();
     const { queueMs, prefillMs, ttftMs } = timings;
     // The worker's clock differs from this one, so its stages are placed backwards from the arrival of the first token
@@ -62,17 +73,17 @@ class RunTrace {
     const prefilledMs = Math.min(admittedMs + prefillMs, firstTokenMs);
     const { promptTokens, cachedTokens, cacheWriteTokens, completionTokens } = usage;
     const worker = { "spangate.worker": workerId };
-    this.#trace.span("queue", this.#startMs, admittedMs, worker);
+    this.#span("queue", this.#startMs, admittedMs, worker);
     const found = { "spangate.cached_tokens": cachedTokens, "spangate.cache_write_tokens": cacheWriteTokens };
-    this.#trace.span("prefill", admittedMs, prefilledMs, {
+    this.#span("prefill", admittedMs, prefilledMs, {
       ...worker,
       ...found,
       "gen_ai.usage.input_tokens": promptTokens,
     });
     if (this.#firstTokenMs !== undefined) {
-      this.#trace.span("first_token", prefilledMs, firstTokenMs, worker);
+      this.#span("first_token", prefilledMs, firstTokenMs, worker);
       const said = { "gen_ai.usage.output_tokens": completionTokens, "gen_ai.response.finish_reasons": reason };
-      this.#trace.span("decode", firstTokenMs, nowMs, { ...worker, ...said });
+      this.#span("decode", firstTokenMs, nowMs, { ...worker, ...said });
     }
   }
 }

@@ -146,6 +146,8 @@ class Objects {
     const source = await post(`/admin/v1/vector_stores/${store}/sources`, { url: "http://127.0.0.1:1/" });
     if (earlier.source_id !== undefined) await this.call(apiKey, "DELETE", `/admin/v1/sources/${earlier.source_id}`);
     const response = await post("/v1/responses", { model, input: "Who is Anna?", max_output_tokens: 2 });
+    const traced = await this.call(apiKey, "POST", "/v1/completions", { model, prompt: "Anna", max_tokens: 2 });
+    await traced.arrayBuffer();
     const uploaded = { bytes: 8, filename: "a.txt", mime_type: "text/plain", purpose: "assistants" };
     const spoilt = await this.tenant("spoilt", ["inference"]);
     const key = await this.#made(adminKey, `/admin/v1/tenants/${spoilt.id}/keys`, { scopes: ["inference"] });
@@ -161,6 +163,7 @@ class Objects {
       source_id: source,
       fragment_id: await this.#fragmentOf(apiKey, store),
       response_id: response,
+      request_id: traced.headers.get("x-request-id") ?? "",
       tenant_id: spoilt.id,
       key_id: key.id,
       id: model,

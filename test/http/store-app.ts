@@ -66,6 +66,7 @@ export function createStoreApp(): StoreApp {
         addTenantRoutes(it, {
           ...{ tenants, corpus, stored: records.stored },
           batches: { recheck: (id) => void rechecked.push(id) },
+          traces: records.traces,
         }),
       (it) => addLimitRoutes(it, { tenants, storage: world.storage, budgets: records.budgets }),
       records.addRoutes,

@@ -75,7 +75,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/background": ["db", "gateway/base"],
   "gateway/data": ["db", "gateway/base"],
   "gateway/tenant": ["db", "worker/contract", "gateway/base", "gateway/background"],
-  "gateway/telemetry": ["gateway/base", "gateway/tenant", "gateway/dispatch"],
+  "gateway/telemetry": ["db/ids.ts", "gateway/base", "gateway/tenant", "gateway/dispatch"],
   "gateway/extract": ["places", "gateway/process/confine.ts"],
   "gateway/corpus/base": ["db", "worker/contract", "gateway/base"],
   "gateway/corpus/files": ["db", "gateway/base", "gateway/background", "gateway/corpus/base"],

@@ -74,9 +74,15 @@ describe("settings", () => {
 
 function tracing(ratio = 1, random = () => 0.5) {
   const spans: FinishedSpan[] = [];
-  const tracer = new Tracer({ add: (span) => void spans.push(span), stop: async () => undefined }, ratio, random);
+  const tracer = new Tracer(
+    { exporter: { add: (span) => void spans.push(span), stop: async () => undefined } },
+    ratio,
+    random,
+  );
   return { tracer, spans };
 }
+
+const facts = { requestId: "req_1", tenantId: "tenant_a", keyId: "key_1", method: "GET", route: "/y", status: 200 };
 
 describe("a trace", () => {
   const traceId = "0af7651916cd43dd8448eb211c80319c";
@@ -133,7 +139,7 @@ describe("a trace", () => {
       );
       await traced("two", () => Promise.reject(new Error("canary"))).catch(() => undefined);
       part = traced("late", () => late.promise);
-      trace?.describe("POST /x", { status: 200 }, false);
+      trace?.describe({ ...facts, method: "POST", route: "/x" });
     });
     expect(spans.map(({ name, failed }) => [name, failed])).toEqual([
       ["one", false],

@@ -59,6 +59,8 @@ export interface TenantRouteDeps {
   readonly stored: Pick<StoredResponses, "wake">;
   /** Called when a tenant or a key is gone, so that the batch lines that run for it end. */
   readonly batches: Pick<BatchService, "recheck">;
+  /** Told of tenants that are deleted, whose traces it forgets. */
+  readonly traces: { readonly forget: (tenantId: TenantId) => void };
 }
 
 /** What the routes do, for /openapi.json. */
@@ -74,7 +76,10 @@ const about = {
   keysDelete: { summary: "Revokes an API key.", answer: deletedAnswer },
 };
 
-export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, batches }: TenantRouteDeps): void {
+export function addTenantRoutes(
+  app: Hono<AppEnv>,
+  { tenants, corpus, stored, batches, traces }: TenantRouteDeps,
+): void {
   declare(app, "POST /admin/v1/tenants", about.create, async (c) => {
     const fields = await readJson(c, createSchema);
     return c.json(tenantBody(changed(c, () => tenants.create(fields.name))), 201);
@@ -101,6 +106,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
     const id = requireId(c.req.param("tenant_id"));
     changed(c, () => tenants.delete(id));
     corpus.tenantDeleted(id);
+    traces.forget(id);
     stored.wake();
     batches.recheck(id);
     return c.json({ id, object: "tenant.deleted", deleted: true });

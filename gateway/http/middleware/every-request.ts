@@ -79,17 +79,15 @@ export function traceRequests(tracer: Tracer, knownMethod: (method: string) => s
     if (!isWork(context.req.path)) return await next();
     await tracer.request(context.req.header("traceparent"), async (trace) => {
       await next();
-      const method = knownMethod(context.req.method);
-      // The trace gets the route's pattern, never the path, which holds ids that callers choose.
-      const route = context.req.routePath;
-      const { status } = context.res;
-      const attributes = {
-        "http.request.method": method,
-        "http.route": route,
-        "http.response.status_code": status,
-        "spangate.request_id": context.get("requestId"),
-      };
-      trace?.describe(`${method} ${route}`, attributes, status >= 500);
+      const { tenantId, keyId } = context.get("principal") ?? {};
+      trace?.describe({
+        requestId: context.get("requestId"),
+        tenantId,
+        keyId,
+        method: knownMethod(context.req.method),
+        route: context.req.routePath,
+        status: context.res.status,
+      });
     });
   };
 }

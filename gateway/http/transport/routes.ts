@@ -20,6 +20,9 @@ export type RouteCount = "request" | "look" | "free";
 /** Administrators: the platform's for every tenant, a tenant's own for that tenant. */
 const admins: readonly Scope[] = ["platform:admin", "tenant:admin"];
 
+/** Whoever asks, of its own requests; administrators, of their tenant's; operators, of all. */
+const observed: readonly Scope[] = ["inference", "tenant:admin", ...platformReaders];
+
 export const routes = {
   // OpenAI's API.
   "POST /v1/files": ["corpus:write", "request"],
@@ -118,6 +121,9 @@ export const routes = {
   "GET /admin/v1/vector_stores/:vector_store_id/fragments": ["corpus:read", "request"],
   "GET /admin/v1/cache": [platformReaders, "request"],
   "GET /admin/v1/kv-events": [platformReaders, "request"],
+  "GET /admin/v1/traces": [observed, "look"],
+  "GET /admin/v1/traces/:request_id": [observed, "look"],
+  "GET /admin/v1/stats": [observed, "look"],
   "GET /health": ["public", "free"],
   "GET /ready": ["public", "free"],
   "GET /metrics": [platformReaders, "request"],

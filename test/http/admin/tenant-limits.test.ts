@@ -27,6 +27,7 @@ beforeEach(() => {
         addTenantRoutes(it, {
           ...{ tenants, corpus, stored: { wake: () => undefined } },
           batches: { recheck: () => undefined },
+          traces: { forget: () => undefined },
         }),
       (it) => addLimitRoutes(it, { tenants, storage: world.storage, budgets }),
     ],

@@ -141,6 +141,7 @@ export async function openStallWorld(say: (line: string) => void): Promise<Stall
     const ids = {
       ...(await objectIds(server, hostile, storeIds, fileIds, `http://127.0.0.1:${site.port}/sitemap.xml`)),
       response_id: responseIds.at(-1) ?? "",
+      request_id: (await client.json<{ data: { id: string }[] }>("GET", "/admin/v1/traces?limit=1")).data[0]?.id ?? "",
       id: model,
     };
     await untilVectors(server.dataDir);
