@@ -68,6 +68,8 @@ const server: Stage = {
     await bundle(join(folder, "client"), { entries: { query: "gateway/client/exports.ts" }, target: "bun" });
     await declareTypes(join(folder, "types"));
     copy(folder, ["README.md", "LICENSE", "CHANGELOG.md", "docs", "migrations", "deploy"]);
+    // A page of /docs.
+    copy(folder, ["gateway/query/README.md"]);
     copy(folder, ["kernels/abi.h", "kernels/cpu", "kernels/cuda"]);
     writeFileSync(join(folder, "NOTICES.txt"), licenceNotices(packages));
     return {

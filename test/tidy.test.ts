@@ -115,6 +115,7 @@ const weakHashesAllowed: Readonly<Record<string, string>> = {
   "gateway/corpus/ingest/boundaries.ts": "ranks the places where a text may be cut, and names nothing",
   "gateway/corpus/files/uploads.ts": "a client may ask for its own upload's MD5, as OpenAI's API has it",
   "gateway/http/openai/uploads.ts": "the same",
+  "gateway/http/openapi/field-texts.ts": "describes that field",
   "gateway/hub/download.ts": "git's name of a small file, which the hub lists",
 };
 

@@ -167,6 +167,9 @@ class Objects {
       tenant_id: spoilt.id,
       key_id: key.id,
       id: model,
+      page: "limits",
+      resource: "chat",
+      picture: "none.svg",
     };
   }
 

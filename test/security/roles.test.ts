@@ -122,6 +122,11 @@ const expected: Readonly<Record<string, readonly string[]>> = {
   "GET /ready": anyone,
   "GET /openapi.json": anyone,
   "GET /docs": anyone,
+  "GET /docs/search": anyone,
+  "GET /docs/style.css": anyone,
+  "GET /docs/pictures/:picture": anyone,
+  "GET /docs/api/:resource": anyone,
+  "GET /docs/:page": anyone,
 };
 
 const labelOf = ({ method, path }: RouteDeclaration): string => `${method} ${path}`;

@@ -326,7 +326,9 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/http/generation",
     "package.json",
   ],
-  "gateway/http/openapi": ["gateway/base", "gateway/http/transport"],
+  // The pages of /docs, of documents that ship with the server.
+  "gateway/docs": ["places"],
+  "gateway/http/openapi": ["gateway/base", "gateway/docs", "gateway/http/transport"],
   "gateway/http": ["gateway/base", "gateway/config.ts", "gateway/telemetry", "gateway/tenant", "gateway/http"],
   "gateway/client": ["gateway/query"],
   "gateway/cli/support": [
@@ -389,6 +391,8 @@ export const ownedModules: Readonly<Record<string, readonly string[]>> = {
   unpdf: ["gateway/extract"],
   mammoth: ["gateway/extract"],
   jszip: ["gateway/extract"],
+  marked: ["gateway/docs", "gateway/console"],
+  minisearch: ["gateway/docs"],
   htmlparser2: ["gateway/extract", "gateway/sources"],
   aws4fetch: ["gateway/sources"],
   "ipaddr.js": ["gateway/sources"],

@@ -25,7 +25,8 @@ const listQuery = z.strictObject({
   beta: z.literal("true").optional(),
 });
 
-const time = z.string().describe("RFC 3339.");
+/** As RFC 3339 has times. */
+const time = z.string();
 const count = z.int().min(0);
 const batchAnswer = z.strictObject({
   id: z.string(),

@@ -5,13 +5,15 @@ import { errorCodes, errorEntry } from "../../base/errors.ts";
 import { yieldToOthers } from "../../base/pace.ts";
 import type { RouteAbout, RouteDeclaration } from "../transport/route.ts";
 import type { RouteScope } from "../transport/routes.ts";
-
-export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
-export type JsonObject = { readonly [key: string]: Json };
+import { FieldDescriber } from "./describe-fields.ts";
+import { parameterTexts } from "./field-texts.ts";
+import type { Json, JsonObject } from "./json.ts";
+import { resourceOf, resources } from "./resources.ts";
 
 export interface OpenApiDocument {
   readonly openapi: "3.1.0";
   readonly info: { readonly title: string; readonly version: string; readonly description: string };
+  readonly tags: readonly JsonObject[];
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>;
   readonly components: Readonly<Record<string, Readonly<Record<string, Json>>>>;
 }
@@ -42,9 +44,10 @@ export async function openApiDocument(routes: readonly RouteDeclaration[], versi
   return {
     openapi: "3.1.0",
     info: { title: "Spangate", version, description },
+    tags: resources.map(({ slug, about }) => ({ name: slug, description: about })),
     paths,
     components: {
-      schemas: { Error: errorSchema(), ...schemas.components },
+      schemas: { Error: schemas.describer.described(errorSchema(), "Error"), ...schemas.components },
       responses: errorResponses(),
       securitySchemes: {
         bearer: { type: "http", scheme: "bearer" },
@@ -66,7 +69,7 @@ function operationOf(route: RouteDeclaration, schemas: SchemaTable): Operation {
   return {
     operationId,
     summary: summaryOf(route),
-    tags: [tagOf(path)],
+    tags: [resourceOf(path)],
     security: securityOf(scope),
     parameters: [...pathParameters(path), ...queryParameters(about, operationId, schemas)],
     ...(body === undefined ? {} : { requestBody: body }),
@@ -86,13 +89,6 @@ function operationIdOf({ method, path }: RouteDeclaration): string {
   return [method.toLowerCase(), ...words].join("_");
 }
 
-/** /v1/files/… -> files; /admin/v1/tenants/… -> admin; /health -> operation. */
-function tagOf(path: string): string {
-  const [first = "", second = "operation"] = path.split("/").slice(1);
-  if (first === "admin") return "admin";
-  return first === "v1" ? second : "operation";
-}
-
 /** One entry is enough; within the list each scope is an alternative. */
 function securityOf(scope: RouteScope): readonly JsonObject[] {
   if (scope === "public") return [];
@@ -101,7 +97,11 @@ function securityOf(scope: RouteScope): readonly JsonObject[] {
 }
 
 function pathParameters(path: string): readonly JsonObject[] {
-  return parameterNames(path).map((name) => ({ name, in: "path", required: true, schema: { type: "string" } }));
+  return parameterNames(path).map((name) => ({
+    ...{ name, in: "path", required: true },
+    ...describedAs(parameterTexts[`path:${name}`] ?? parameterTexts[name]),
+    schema: { type: "string" },
+  }));
 }
 
 function queryParameters(about: RouteAbout | undefined, operationId: string, schemas: SchemaTable): JsonObject[] {
@@ -109,9 +109,12 @@ function queryParameters(about: RouteAbout | undefined, operationId: string, sch
     name,
     in: "query",
     required: !z.safeParse(schema as z.ZodType, undefined).success,
+    ...describedAs((schema as z.ZodType).description ?? parameterTexts[name]),
     schema: schemas.reference(schema as z.ZodType, `${operationId}.query.${name}`),
   }));
 }
+
+const describedAs = (description: string | undefined): JsonObject => (description === undefined ? {} : { description });
 
 function requestBody(about: RouteAbout | undefined, operationId: string, schemas: SchemaTable): JsonObject | undefined {
   if (about?.body === undefined && about?.bodyTypes === undefined) return undefined;
@@ -172,6 +175,7 @@ function errorSchema(): Json {
 /** Schemas by name; one that is used twice stands there once, and references point into the document. */
 class SchemaTable {
   readonly components: Record<string, Json> = {};
+  readonly describer = new FieldDescriber();
   readonly #names = new Map<z.ZodType, string>();
 
   reference(schema: z.ZodType, name: string): JsonObject {
@@ -188,8 +192,11 @@ class SchemaTable {
     // What a client sends, before it is transformed; a check written as code has no schema and stands as anything.
     const made = z.toJSONSchema(schema, { io: "input", unrepresentable: "any" });
     const { $schema: _, $defs = {}, ...own } = made as { $schema?: string; $defs?: Record<string, Json> };
-    this.components[name] = relocated(own as Json, name);
-    for (const [key, value] of Object.entries($defs)) this.components[`${name}.${key}`] = relocated(value, name);
+    const add = (component: string, value: Json): void => {
+      this.components[component] = this.describer.described(relocated(value, name), component);
+    };
+    add(name, own as Json);
+    for (const [key, value] of Object.entries($defs)) add(`${name}.${key}`, value);
   }
 }
 

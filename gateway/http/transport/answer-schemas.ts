@@ -3,7 +3,8 @@ import { z } from "zod";
 import { kvTiers } from "../../../worker/contract/tiers.ts";
 import { scopes } from "../../tenant/principal.ts";
 
-const seconds = z.int().describe("Unix time in seconds.");
+/** Unix time. */
+const seconds = z.int();
 const count = z.int().min(0);
 
 /** A page of a list. */
@@ -38,7 +39,7 @@ export const apiKeyAnswer = z.strictObject({
   scopes: z.array(z.enum(scopes)),
   created_at: seconds,
   revoked_at: seconds.nullable(),
-  expires_at: seconds.nullable().describe("null: it is valid until it is revoked."),
+  expires_at: seconds.nullable().describe("Unix time in seconds; null: it is valid until it is revoked."),
 });
 
 export const mintedKeyAnswer = apiKeyAnswer.extend({ key: z.string().describe("Shown in this answer only.") });
@@ -222,7 +223,7 @@ export const readyAnswer = z.strictObject({
 export const usageDayAnswer = z.strictObject({
   id: z.string(),
   object: z.literal("usage"),
-  day: z.string().describe("UTC."),
+  day: z.string().describe("The day (UTC), as in 2026-01-31."),
   tenant_id: z.string(),
   requests: count.describe(
     "Runs that ended: one for each choice of an answer, each generate of a query, and each request of embeddings or of a ranking.",

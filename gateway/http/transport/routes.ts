@@ -133,6 +133,11 @@ export const routes = {
   // The description of all this.
   "GET /openapi.json": ["public", "free"],
   "GET /docs": ["public", "free"],
+  "GET /docs/search": ["public", "free"],
+  "GET /docs/style.css": ["public", "free"],
+  "GET /docs/pictures/:picture": ["public", "free"],
+  "GET /docs/api/:resource": ["public", "free"],
+  "GET /docs/:page": ["public", "free"],
 } as const satisfies Readonly<Record<`${Method} /${string}`, readonly [scope: RouteScope, count: RouteCount]>>;
 
 export type RouteName = keyof typeof routes;

@@ -163,6 +163,11 @@ const watchingCases: readonly StallCase[] = [
   plainCase("GET /health", "asked"),
   plainCase("GET /ready", "asked"),
   plainCase("GET /docs", "the page"),
+  plainCase("GET /docs/search", "eight words that begin many", `?q=${"con de pre re st ma se co".slice(0, 100)}`),
+  plainCase("GET /docs/style.css", "the style"),
+  madeCase("GET /docs/{page}", "the longest", async () => "/docs/measurements"),
+  madeCase("GET /docs/api/{resource}", "the longest", async () => "/docs/api/messages"),
+  madeCase("GET /docs/pictures/{picture}", "one that is not there", async () => "/docs/pictures/none.svg"),
   plainCase("GET /openapi.json", "the document"),
 ];
 
