@@ -63,6 +63,12 @@ export const resources: readonly Resource[] = [
   resource("tenants", "Tenants", "Tenants, their API keys and limits.", "/admin/v1/tenants"),
   resource("keys", "API keys", "Revoking keys, and what one may take.", "/admin/v1/keys"),
   resource("usage", "Usage and audit log", "Tokens by day, and who did what.", "/admin/v1/usage", "/admin/v1/audit"),
+  resource(
+    "traces",
+    "Traces and statistics",
+    "What the last requests took, stage by stage, and times and tokens over the day.",
+    ...["/admin/v1/traces", "/admin/v1/stats"],
+  ),
   resource("admin", "Cache and workers", "Whose KV lies where, and what workers do.", "/admin/v1"),
 ];
 
