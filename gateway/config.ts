@@ -147,6 +147,9 @@ export const limits = {
   kvFeedKeys: 65_536,
   kvFeedKeysPerEvent: 512,
   kvFeedStreams: 16,
+  /** Changes of tenants' KV by the second that are kept for who comes; streams of them, of a tenant and of operators. */
+  cacheChanges: 16_384,
+  cacheEventStreams: 16,
   /** Turns of prompts that later ones may be compared with. */
   comparedTurns: 65_536,
   apiKeyChars: settingLimits.apiKeyChars,

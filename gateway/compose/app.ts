@@ -16,7 +16,8 @@ import { Pipeline, type PipelineDeps } from "../generate/pipeline.ts";
 import { PromptHistory } from "../generate/prompt-history.ts";
 import { embedderMeter, metered } from "../generate/token-metering.ts";
 import { countChoice } from "../generate/usage-counters.ts";
-import { addCacheRoutes, addKvEventRoutes } from "../http/admin/cache.ts";
+import { addCacheRoutes } from "../http/admin/cache.ts";
+import { addCacheEventRoutes } from "../http/admin/cache-events.ts";
 import { addGrantRoutes } from "../http/admin/grants.ts";
 import { addOpsRoutes } from "../http/admin/ops.ts";
 import { addPrepareRoutes } from "../http/admin/prepare.ts";
@@ -101,7 +102,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const bulk = openBulk(query, rateLimiter, () => registry.card());
   const uploads = new ConcurrencyLimiter(limits.uploadsPerTenant);
   const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
-  const shown = { registry, residency, tiers: () => kv.usage(), tiersByTenant: () => kv.account.byTenant() };
+  const shown = { registry, residency, tiers: () => kv.usage() };
   return createApp({
     authenticator: tenants.apiKeys,
     settings: config,
@@ -131,8 +132,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBatchRoutes(it, batches),
       (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
       (it) => addModelRoutes(it, modelsOf(parts)),
-      (it) => addCacheRoutes(it, { ...shown, pins: workers.pins }),
-      (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
+      (it) => addCacheViews(it, parts),
       (it) => addOpsRoutes(it, { ...shown, dispatcher, metrics, state }),
       (it) => addTraceRoutes(it, { ...records.traces, dispatcher }),
       records.addRoutes,
@@ -143,6 +143,20 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
     tracer: records.tracer,
     metrics,
     log,
+  });
+}
+
+/** Whose KV there is, and what becomes of it. */
+function addCacheViews(app: Hono<AppEnv>, { workers, kv }: AppParts): void {
+  addCacheRoutes(app, {
+    ...workers,
+    tiers: () => kv.usage(),
+    tiersByTenant: () => kv.account.byTenant(),
+    tierOf: (tenantId) => kv.account.useOf(tenantId),
+  });
+  addCacheEventRoutes(app, {
+    ...{ feed: workers.kvFeed, feedStreams: new ConcurrencyLimiter(limits.kvFeedStreams) },
+    ...{ activity: workers.activity, activityStreams: new ConcurrencyLimiter(limits.cacheEventStreams) },
   });
 }
 

@@ -8,12 +8,13 @@ import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { type Config, limits } from "../config.ts";
 import { Dispatcher, type DispatcherOptions } from "../dispatch/dispatcher.ts";
+import { KvActivity } from "../dispatch/kv/activity.ts";
 import { KvFeed } from "../dispatch/kv/feed.ts";
 import { KvHistory } from "../dispatch/kv/history.ts";
 import { MissReasons } from "../dispatch/kv/miss-reasons.ts";
 import { PendingBlocks } from "../dispatch/kv/pending-blocks.ts";
 import { Pins } from "../dispatch/kv/pins.ts";
-import { Residency } from "../dispatch/kv/residency.ts";
+import { Residency, type RootOwner } from "../dispatch/kv/residency.ts";
 import { UseCounts } from "../dispatch/kv/use-counts.ts";
 import { Heartbeat } from "../dispatch/workers/heartbeat.ts";
 import { spawnLink } from "../dispatch/workers/link.ts";
@@ -55,6 +56,7 @@ export interface Workers {
   readonly dispatcher: Dispatcher;
   readonly pins: Pins;
   readonly kvFeed: KvFeed;
+  readonly activity: KvActivity;
   start(): void;
   stop(): Promise<void>;
 }
@@ -65,12 +67,17 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const corpusOwners = new CorpusOwners(() => registry.card()?.digest, limits.corpusOwners);
   const pendingBlocks = new PendingBlocks((rootKey) => corpusOwners.ownerOf(rootKey));
   const uses = new UseCounts(limits.usedSpans);
-  const residency = new Residency((workerId, rootKey) => {
+  const ownerOf: RootOwner = (workerId, rootKey) => {
     const owner = pendingBlocks.ownerOf(workerId, rootKey);
     if (owner !== undefined) return owner;
     // Blocks that came from files without a request.
     const tenantId = options.kv?.().ownerOfRoot(rootKey);
     return tenantId === undefined ? undefined : { tenantId, isFragment: true };
+  };
+  const residency = new Residency(ownerOf, (...change) => activity.blocks(...change));
+  const activity = new KvActivity({
+    heldBlocks: (workerId, tier, tenantId) => residency.byTenant(workerId, tier).get(tenantId)?.blockCount ?? 0,
+    maxChanges: limits.cacheChanges,
   });
   const argv = options.workerArgv ?? [process.execPath, programPath("worker")];
   const supervisor = new Supervisor({
@@ -109,7 +116,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
     ...(options.onFailed && { onFailed: options.onFailed }),
   });
-  const pins = new Pins({ registry, residency, supervisor });
+  const pins = new Pins({ registry, residency, supervisor, onChange: (...change) => activity.pins(...change) });
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
   const kvFeed = new KvFeed({ residency, maxKeys: limits.kvFeedKeys, keysPerChange: limits.kvFeedKeysPerEvent });
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
@@ -122,7 +129,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     heartbeat.stop();
     await supervisor.stop(limits.workerStopMs);
   };
-  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, kvFeed, start, stop };
+  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, kvFeed, activity, start, stop };
 }
 
 interface Listeners extends Pick<Workers, "supervisor" | "dispatcher" | "pins" | "kvFeed"> {

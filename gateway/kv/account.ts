@@ -132,11 +132,12 @@ export class KvAccount {
 
   /** What each tenant has, of those that have any. */
   byTenant(): ReadonlyMap<TenantId, TenantTierUse> {
-    const { quotaBytesOf } = this.#options;
-    const entries = [...this.#sums.byTenant].map(
-      ([id, sum]) => [id, { tier: "disk", ...sum, quotaBytes: quotaBytesOf(id) }] as const,
-    );
-    return new Map(entries);
+    return new Map([...this.#sums.byTenant.keys()].map((id) => [id, this.useOf(id)] as const));
+  }
+
+  /** What one tenant has. */
+  useOf(tenantId: TenantId): TenantTierUse {
+    return { tier: "disk", ...this.#sums.of(tenantId), quotaBytes: this.#options.quotaBytesOf(tenantId) };
   }
 
   add(objects: readonly GoneObject[]): void {

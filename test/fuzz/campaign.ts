@@ -94,13 +94,13 @@ class Campaign {
       status: response.status,
       contentType: response.headers.get("content-type") ?? "",
       requestId: response.headers.get("x-request-id"),
-      text: request.route.path === endless && response.ok ? await firstOf(response) : await response.text(),
+      text: endless.has(request.route.path) && response.ok ? await firstOf(response) : await response.text(),
     };
   }
 }
 
-/** A stream without an end. */
-const endless = "/admin/v1/kv-events";
+/** Streams without an end. */
+const endless: ReadonlySet<string> = new Set(["/admin/v1/kv-events", "/admin/v1/cache/events"]);
 
 async function firstOf(response: Response): Promise<string> {
   const reader = response.body?.getReader();

@@ -9,6 +9,8 @@ export interface PinsOptions {
   readonly registry: Pick<Registry, "ready">;
   readonly residency: Pick<Residency, "holds">;
   readonly supervisor: Pick<Supervisor, "send">;
+  /** Told of a tenant's blocks that are pinned from now on or, with a count below zero, no more. */
+  readonly onChange?: (tier: WorkerTier, tenantId: string, count: number) => void;
 }
 
 /** The tenant of each pinned block. */
@@ -16,11 +18,21 @@ export type PinnedBlocks = ReadonlyMap<BlockKey, string>;
 
 const keysPerMessage = 4_096;
 const none: PinnedBlocks = new Map();
+/** "host": those that are pinned in the host's memory alone. */
+type PinnedByTier = Readonly<Record<WorkerTier, PinnedBlocks>>;
+
+type KeysByTenant = ReadonlyMap<string, readonly BlockKey[]>;
+
+function keysByTenant(pinned: PinnedBlocks): KeysByTenant {
+  const keys = new Map<string, BlockKey[]>();
+  for (const [key, tenantId] of pinned) keys.getOrInsertComputed(tenantId, () => []).push(key);
+  return keys;
+}
 
 export class Pins {
   readonly #options: PinsOptions;
-  /** "host": those that are pinned in the host's memory alone. */
-  #pinned: Readonly<Record<WorkerTier, PinnedBlocks>> = { device: none, host: none };
+  #pinned: PinnedByTier = { device: none, host: none };
+  #byTenant: Readonly<Record<WorkerTier, KeysByTenant>> = { device: new Map(), host: new Map() };
 
   constructor(options: PinsOptions) {
     this.#options = options;
@@ -33,6 +45,9 @@ export class Pins {
     this.#pinned = now;
     const keysOf = (tier: WorkerTier, of: typeof before, but: typeof before): BlockKey[] =>
       [...of[tier].keys()].filter((key) => !but[tier].has(key));
+    this.#tell(before, now, 1);
+    this.#tell(now, before, -1);
+    this.#byTenant = { device: keysByTenant(now.device), host: keysByTenant(now.host) };
     const gone = workerTiers.flatMap((tier) => keysOf(tier, before, now));
     for (const { id } of this.#options.registry.ready()) {
       this.#send(id, gone, false);
@@ -47,13 +62,33 @@ export class Pins {
 
   /** Pinned blocks that the worker holds in a tier, by tenant. */
   heldBy(workerId: string, tier: WorkerTier = "device"): ReadonlyMap<string, number> {
-    const counts = new Map<string, number>();
+    const tenants = new Set(workerTiers.flatMap((pinned) => [...this.#byTenant[pinned].keys()]));
+    const counts = [...tenants].map((tenantId) => [tenantId, this.heldOf(workerId, tenantId, tier)] as const);
+    return new Map(counts.filter(([, count]) => count > 0));
+  }
+
+  /** Pinned blocks of one tenant that the worker holds in a tier. A device's pins hold in the host's memory too. */
+  heldOf(workerId: string, tenantId: string, tier: WorkerTier = "device"): number {
+    let count = 0;
     for (const pinned of tier === "device" ? ["device" as const] : workerTiers) {
-      for (const [key, tenantId] of this.#pinned[pinned]) {
-        if (this.#options.residency.holds(workerId, key, tier)) counts.set(tenantId, (counts.get(tenantId) ?? 0) + 1);
+      for (const key of this.#byTenant[pinned].get(tenantId) ?? []) {
+        if (this.#options.residency.holds(workerId, key, tier)) count += 1;
       }
     }
-    return counts;
+    return count;
+  }
+
+  /** Tells of the blocks that are pinned in `these` and not in `those`. */
+  #tell(those: PinnedByTier, these: PinnedByTier, sign: 1 | -1): void {
+    const { onChange } = this.#options;
+    if (onChange === undefined) return;
+    for (const tier of workerTiers) {
+      const counts = new Map<string, number>();
+      for (const [key, tenantId] of these[tier]) {
+        if (!those[tier].has(key)) counts.set(tenantId, (counts.get(tenantId) ?? 0) + 1);
+      }
+      for (const [tenantId, count] of counts) onChange(tier, tenantId, sign * count);
+    }
   }
 
   #send(workerId: string, blockKeys: readonly BlockKey[], pinned: boolean, tier: WorkerTier = "device"): void {

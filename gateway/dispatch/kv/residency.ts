@@ -34,7 +34,7 @@ interface HeldBlock {
 /** What one worker holds in one tier. */
 interface TierBlocks {
   readonly blocks: Map<BlockKey, HeldBlock>;
-  readonly byTenant: Map<string, { -readonly [Field in keyof HeldKv]: HeldKv[Field] }>;
+  readonly byTenant: Map<WorkOwner, { -readonly [Field in keyof HeldKv]: HeldKv[Field] }>;
 }
 
 type WorkerBlocks = Readonly<Record<WorkerTier, TierBlocks>>;
@@ -42,15 +42,20 @@ type WorkerBlocks = Readonly<Record<WorkerTier, TierBlocks>>;
 /** The owner of a chain that begins with this key on this worker. */
 export type RootOwner = (workerId: string, rootKey: BlockKey) => ChainOwner | undefined;
 
+/** Told of blocks of a tenant that are stored in a worker's tier or, with a count below zero, removed from it. */
+export type BlocksChanged = (workerId: string, tier: WorkerTier, tenantId: WorkOwner, count: number) => void;
+
 /** The owner of blocks whose chain no request has begun; there are none unless worker and gateway disagree. */
 const nobody: ChainOwner = { tenantId: "", isFragment: false };
 
 export class Residency {
   readonly #workers = new Map<string, WorkerBlocks>();
   readonly #rootOwner: RootOwner;
+  readonly #onChange: BlocksChanged;
 
-  constructor(rootOwner: RootOwner = () => undefined) {
+  constructor(rootOwner: RootOwner = () => undefined, onChange: BlocksChanged = () => undefined) {
     this.#rootOwner = rootOwner;
+    this.#onChange = onChange;
   }
 
   /** Applies what a worker reports of its blocks, in the worker's order. */
@@ -63,7 +68,13 @@ export class Residency {
 
   /** To be called when the worker has ended: its blocks are gone. */
   forget(workerId: string): void {
+    const held = this.#workers.get(workerId);
     this.#workers.delete(workerId);
+    if (held === undefined) return;
+    for (const tier of workerTiers) {
+      for (const [tenantId, { blockCount }] of held[tier].byTenant)
+        this.#onChange(workerId, tier, tenantId, -blockCount);
+    }
   }
 
   /** Ids of the workers that hold the block, in this tier or in any. */
@@ -146,6 +157,7 @@ export class Residency {
       const block = before?.tokenCount === tokenCount ? before : { owner, tokenCount };
       blocks.set(key, block);
       count(byTenant, block, 1);
+      this.#onChange(workerId, tier, block.owner.tenantId, 1);
     });
   }
 
@@ -156,6 +168,7 @@ export class Residency {
       if (block === undefined) continue;
       blocks.delete(key);
       count(byTenant, block, -1);
+      this.#onChange(workerId, tier, block.owner.tenantId, -1);
     }
   }
 

@@ -1,51 +1,120 @@
 /**
  * GET /admin/v1/cache: whose KV there is, on the workers and in tiers that they share. Of a worker, blocks that can be
- * found by a key count; a block that is in use without a key is no one's. GET /admin/v1/kv-events: which worker holds which blocks, as it changes: keys and counts,
- * no text and no tenant.
+ * found by a key count; a block that is in use without a key is no one's. A tenant's administrator is told of the
+ * tenant's own alone: what there is in all, and others' shares, are the platform's.
  */
 import type { Hono } from "hono";
 import { z } from "zod";
-import { type WorkerTier, workerTiers } from "../../../worker/contract/tiers.ts";
-import type { FedChange, KvFeed } from "../../dispatch/kv/feed.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import { kvTiers, type WorkerTier, workerTiers } from "../../../worker/contract/tiers.ts";
 import type { Pins } from "../../dispatch/kv/pins.ts";
 import type { HeldKv, Residency } from "../../dispatch/kv/residency.ts";
 import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
 import type { TenantTierUse, TierUse } from "../../kv/account.ts";
-import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
-import type { AppEnv } from "../transport/context.ts";
-import { readQuery } from "../transport/paging.ts";
+import { visibleTenant } from "../../tenant/audit.ts";
+import { type AppEnv, principalOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
-import { sseResponse } from "../transport/sse.ts";
 
 export interface CacheDeps {
   readonly registry: Pick<Registry, "list">;
   readonly residency: Pick<Residency, "byTenant" | "blockCount">;
-  readonly pins: Pick<Pins, "heldBy">;
+  readonly pins: Pick<Pins, "heldBy" | "heldOf">;
   /** KV that all workers share. */
   readonly tiers: () => readonly TierUse[];
-  /** What tenants have of it. */
+  /** What tenants have of it: all that have any, and one. */
   readonly tiersByTenant: () => ReadonlyMap<string, TenantTierUse>;
+  readonly tierOf: (tenantId: TenantId) => TenantTierUse;
 }
 
+const count = z.int().min(0);
+const workerPart = z.strictObject({
+  worker: z.string().describe("The worker's name."),
+  blocks: count.describe("Blocks of the tenant in its pool."),
+  fragment_blocks: count.describe("Those of them that are fragments of its vector stores."),
+  pinned_blocks: count.describe("Those that are evicted last."),
+  tokens: count.describe("Tokens in these blocks."),
+  bytes: count.describe("Memory that they take."),
+});
+const tenantTier = z.strictObject({
+  tier: z.enum(kvTiers).describe("`host`: memory beside the GPUs; `disk`: files."),
+  objects: count.optional().describe("Files; absent of memory."),
+  blocks: count.describe("Blocks of the tenant there."),
+  bytes: count.describe("What they take."),
+  quota_bytes: count.nullable().describe("What the tenant may have there; null: no limit of its own."),
+});
+const { worker: _worker, ...sums } = workerPart.shape;
+const tenantCache = z.strictObject({
+  object: z.literal("tenant_cache"),
+  tenant_id: z.string().describe("Whose KV it is."),
+  ...sums,
+  workers: z.array(workerPart).describe("By worker: what its pool holds."),
+  tiers: z.array(tenantTier).describe("What lies outside of the pools."),
+});
+const tier = z.strictObject({
+  tier: z.enum(kvTiers).describe("`device`: a worker's pool; `host`: memory beside it; `disk`, `s3`: shared by all."),
+  worker: z.string().nullable().describe("null: all workers share it."),
+  objects: count.optional().describe("Files or objects; absent of memory."),
+  blocks: count.describe("Blocks there, whosever."),
+  bytes: count.describe("What they take."),
+  pinned_bytes: count.describe("Those of them that are pinned."),
+  quota_bytes: count.nullable().describe("What there is room for; null: as much as there is."),
+});
+export const cacheAnswer = z.strictObject({
+  object: z.literal("list"),
+  data: z.array(tenantCache).describe("By tenant, who has most first; for a tenant's administrator the own one alone."),
+  tiers: z.array(tier).describe("What there is in all; empty for a tenant's administrator."),
+});
+
+/** What the route does, for /openapi.json. */
+const about = {
+  summary: "How much KV there is, by tenant and by tier; a tenant's own with tenant:admin.",
+  answer: cacheAnswer,
+};
+
 export function addCacheRoutes(app: Hono<AppEnv>, deps: CacheDeps): void {
-  const { registry, residency, pins } = deps;
-  declare(app, "GET /admin/v1/cache", { summary: "How much KV there is, by tenant and by tier." }, (context) => {
-    const workers = registry.list().filter(({ state }) => state === "ready");
-    const byTenant = new Map<string, TenantPart[]>();
-    for (const worker of workers) {
-      const pinned = pins.heldBy(worker.id);
-      for (const [tenantId, held] of residency.byTenant(worker.id)) {
-        const pinnedBlocks = pinned.get(tenantId) ?? 0;
-        byTenant.getOrInsertComputed(tenantId, () => []).push({ worker, held, pinnedBlocks });
-      }
+  declare(app, "GET /admin/v1/cache", about, (context) => {
+    const caller = principalOf(context);
+    const workers = deps.registry.list().filter(({ state }) => state === "ready");
+    const { tenantId } = caller;
+    if (visibleTenant(caller) !== undefined && tenantId !== undefined) {
+      return context.json({ object: "list", data: [ownCache(tenantId, workers, deps)], tiers: [] });
     }
-    const [below, shared] = [hostByTenant(workers, residency), deps.tiersByTenant()];
-    const data = [...new Set([...byTenant.keys(), ...below.keys(), ...shared.keys()])]
-      .map((id) => describeTenant(id, byTenant.get(id) ?? [], [below.get(id), describeShared(shared.get(id))]))
-      .toSorted((a, b) => b.blocks - a.blocks || (a.tenant_id < b.tenant_id ? -1 : 1));
     const own = workers.flatMap((worker) => workerTierUses(worker, deps));
-    return context.json({ object: "list", data, tiers: [...own, ...deps.tiers().map(describeTier)] });
+    const tiers = [...own, ...deps.tiers().map(describeTier)];
+    return context.json({ object: "list", data: allCaches(workers, deps), tiers });
   });
+}
+
+function allCaches(workers: readonly WorkerRecord[], { residency, pins, tiersByTenant }: CacheDeps) {
+  const byTenant = new Map<string, TenantPart[]>();
+  for (const worker of workers) {
+    const pinned = pins.heldBy(worker.id);
+    for (const [tenantId, held] of residency.byTenant(worker.id)) {
+      const pinnedBlocks = pinned.get(tenantId) ?? 0;
+      byTenant.getOrInsertComputed(tenantId, () => []).push({ worker, held, pinnedBlocks });
+    }
+  }
+  const [below, shared] = [hostByTenant(workers, residency), tiersByTenant()];
+  return [...new Set([...byTenant.keys(), ...below.keys(), ...shared.keys()])]
+    .map((id) => describeTenant(id, byTenant.get(id) ?? [], [below.get(id), describeShared(shared.get(id))]))
+    .toSorted((a, b) => b.blocks - a.blocks || (a.tenant_id < b.tenant_id ? -1 : 1));
+}
+
+/** One tenant's, without a look at anybody else's. */
+function ownCache(tenantId: TenantId, workers: readonly WorkerRecord[], { residency, pins, tierOf }: CacheDeps) {
+  const parts = workers.flatMap((worker) => {
+    const held = residency.byTenant(worker.id).get(tenantId);
+    return held === undefined ? [] : [{ worker, held, pinnedBlocks: pins.heldOf(worker.id, tenantId) }];
+  });
+  let [blocks, bytes] = [0, 0];
+  for (const { id, card } of workers) {
+    const { blockCount = 0 } = residency.byTenant(id, "host").get(tenantId) ?? {};
+    blocks += blockCount;
+    bytes += blockCount * (card?.hostKv?.bytesPerBlock ?? 0);
+  }
+  const host = blocks === 0 ? undefined : { tier: "host", blocks, bytes, quota_bytes: null };
+  const files = tierOf(tenantId);
+  return describeTenant(tenantId, parts, [host, files.objects === 0 ? undefined : describeShared(files)]);
 }
 
 interface TenantPart {
@@ -123,41 +192,4 @@ function describeTenant(tenantId: string, parts: readonly TenantPart[], tiers: r
     workers,
     tiers: tiers.filter((tier) => tier !== undefined),
   };
-}
-
-const noQuery = z.strictObject({});
-const eventsAbout = {
-  summary:
-    "Blocks that workers store and remove, as they do, with their tier: `device`, or `host` for memory beside it. First comes all that is held, up to the event `current`; with Last-Event-ID what has changed since, if that is still known.",
-  answerTypes: ["text/event-stream"],
-};
-/** All followers share one limit, since the route is the platform's. */
-const followers = "platform";
-
-export function addKvEventRoutes(
-  app: Hono<AppEnv>,
-  feed: Pick<KvFeed, "follow">,
-  streams: Pick<ConcurrencyLimiter, "enter">,
-): void {
-  declare(app, "GET /admin/v1/kv-events", eventsAbout, (c) => {
-    readQuery(c, noQuery);
-    const lastId = c.req.header("last-event-id");
-    const hold = streams.enter(followers);
-    return sseResponse(c, async (stream) => {
-      using _hold = hold;
-      for await (const fed of feed.follow(lastId, stream.signal)) await stream.event(eventOf(fed));
-    });
-  });
-}
-
-function eventOf({ id, change }: FedChange) {
-  return { ...(id === undefined ? {} : { id }), event: change.type, data: JSON.stringify(bodyOf(change)) };
-}
-
-function bodyOf(change: FedChange["change"]) {
-  if (change.type === "current") return {};
-  if (change.type === "cleared") return { worker: change.worker };
-  const { worker, tier, blockKeys: block_keys } = change;
-  const where = { worker, tier, block_keys };
-  return change.type === "removed" ? where : { ...where, token_counts: change.tokenCounts };
 }

@@ -4,6 +4,8 @@ import type { BlockKey } from "../../../worker/contract/units.ts";
 import { fakeCard } from "../../dispatch/fake-core.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
 
+const noFiles = { tier: "disk", objects: 0, blocks: 0, bytes: 0, quotaBytes: undefined } as const;
+
 interface Part {
   readonly worker: string;
   readonly blocks: number;
@@ -14,7 +16,12 @@ interface Part {
 
 test("the cache is told by tenant; fragments count for their corpus's owner, all else for who asked", async () => {
   const rig = chatRig();
-  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant: () => new Map() });
+  addCacheRoutes(rig.app, {
+    ...rig,
+    tiers: () => rig.state.tiers,
+    tiersByTenant: () => new Map(),
+    tierOf: () => noFiles,
+  });
   const get = (key: string) => rig.app.request("/admin/v1/cache", { headers: { authorization: `Bearer ${key}` } });
   const cache = async () => {
     const { data } = (await (await get("key-platform")).json()) as {
@@ -81,7 +88,7 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
 
 test("memory of the host beside a worker is a tier of its own, for the worker and for its tenants", async () => {
   const rig = chatRig();
-  addCacheRoutes(rig.app, { ...rig, tiers: () => [], tiersByTenant: () => new Map() });
+  addCacheRoutes(rig.app, { ...rig, tiers: () => [], tiersByTenant: () => new Map(), tierOf: () => noFiles });
   const hostKv = { blockCount: 100, bytesPerBlock: 10 };
   rig.processes[0]?.handlers.onMessage({ type: "ready", card: { ...fakeCard, hostKv } });
   await post(rig.app, question);
@@ -110,7 +117,7 @@ test("tiers are told: each worker's pool, and what all share with what a tenant 
   const disk = { tier: "disk", objects: 2, blocks: 40, bytes: 9_000 } as const;
   rig.state.tiers.push({ ...disk, pinnedBytes: 4_500, quotaBytes: 2 ** 30 });
   const tiersByTenant = () => new Map([["tenant_b", { ...disk, quotaBytes: undefined }]]);
-  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant });
+  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant, tierOf: () => noFiles });
   await post(rig.app, question);
   const blocks = rig.residency.blockCount("worker-0");
   rig.pins.set(new Map([...rig.residency.keys("worker-0")].slice(0, 1).map((key) => [key, "tenant_a"])));

@@ -158,6 +158,7 @@ const watchingCases: readonly StallCase[] = [
   plainCase("GET /admin/v1/traces/{request_id}", "one of many messages"),
   plainCase("GET /admin/v1/stats", "two hours by minute"),
   plainCase("GET /admin/v1/workers", "all", "", platform),
+  { ...plainCase("GET /admin/v1/cache/events", "of all tenants", "", platform), stream: true },
   { ...plainCase("GET /admin/v1/kv-events", "from the start", "", platform), stream: true },
   plainCase("GET /metrics", "all", "", platform),
   plainCase("GET /health", "asked"),

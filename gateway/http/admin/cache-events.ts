@@ -1,0 +1,108 @@
+/**
+ * What becomes of KV, as it does. GET /admin/v1/kv-events: which worker holds which blocks, for routers and monitoring:
+ * keys and counts, no text and no tenant. GET /admin/v1/cache/events: how many blocks of a tenant are stored, removed and
+ * pinned, by the second, for people who look; a tenant's administrator is told of the tenant's own.
+ */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { BlockChange, KvActivity, KvSecond, PinChange } from "../../dispatch/kv/activity.ts";
+import type { FedChange, KvFeed } from "../../dispatch/kv/feed.ts";
+import { visibleTenant } from "../../tenant/audit.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { type AppEnv, principalOf } from "../transport/context.ts";
+import { readQuery, seconds } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import { sseResponse } from "../transport/sse.ts";
+
+const noQuery = z.strictObject({});
+
+/** What the routes do, for /openapi.json. */
+const about = {
+  kv: {
+    summary:
+      "Blocks that workers store and remove, as they do, with their tier: `device`, or `host` for memory beside it. First comes all that is held, up to the event `current`; with Last-Event-ID what has changed since, if that is still known.",
+    answerTypes: ["text/event-stream"],
+  },
+  cache: {
+    summary:
+      "How many blocks of KV are stored, removed and pinned, by the second (event `change`), with what is held then; a tenant's own with tenant:admin. First comes what is known of the last minute, up to the event `current`; with Last-Event-ID what came after it.",
+    answerTypes: ["text/event-stream"],
+  },
+};
+
+/** Operators share one limit, since the routes are the platform's. */
+const operators = "platform";
+
+export interface CacheEventDeps {
+  readonly feed: Pick<KvFeed, "follow">;
+  readonly feedStreams: Pick<ConcurrencyLimiter, "enter">;
+  readonly activity: Pick<KvActivity, "follow" | "idOf">;
+  /** Of each tenant, and of operators. */
+  readonly activityStreams: Pick<ConcurrencyLimiter, "enter">;
+}
+
+export function addCacheEventRoutes(app: Hono<AppEnv>, deps: CacheEventDeps): void {
+  const { feed, activity } = deps;
+  declare(app, "GET /admin/v1/kv-events", about.kv, (c) => {
+    readQuery(c, noQuery);
+    const lastId = c.req.header("last-event-id");
+    const hold = deps.feedStreams.enter(operators);
+    return sseResponse(c, async (stream) => {
+      using _hold = hold;
+      for await (const fed of feed.follow(lastId, stream.signal)) await stream.event(eventOf(fed));
+    });
+  });
+
+  declare(app, "GET /admin/v1/cache/events", about.cache, (c) => {
+    readQuery(c, noQuery);
+    const tenantId = visibleTenant(principalOf(c));
+    const lastId = c.req.header("last-event-id");
+    const hold = deps.activityStreams.enter(tenantId ?? operators);
+    return sseResponse(c, async (stream) => {
+      using _hold = hold;
+      for await (const second of activity.follow(tenantId, lastId, stream.signal)) {
+        if (second === undefined) await stream.event({ event: "current", data: "{}" });
+        else
+          await stream.event({ event: "change", id: activity.idOf(second), data: JSON.stringify(secondBody(second)) });
+      }
+    });
+  });
+}
+
+function eventOf({ id, change }: FedChange) {
+  return { ...(id === undefined ? {} : { id }), event: change.type, data: JSON.stringify(bodyOf(change)) };
+}
+
+function bodyOf(change: FedChange["change"]) {
+  if (change.type === "current") return {};
+  if (change.type === "cleared") return { worker: change.worker };
+  const { worker, tier, blockKeys: block_keys } = change;
+  const where = { worker, tier, block_keys };
+  return change.type === "removed" ? where : { ...where, token_counts: change.tokenCounts };
+}
+
+/** Tenants whose changes of a second an operator is told one by one; those of others are summed up. */
+const shownChanges = 100;
+
+const turnover = ({ storedBlocks, removedBlocks }: BlockChange): number => storedBlocks + removedBlocks;
+
+function secondBody({ atMs, blocks, pins }: KvSecond) {
+  const byTurnover = blocks.toSorted((a, b) => turnover(b) - turnover(a));
+  const others = byTurnover.slice(shownChanges);
+  const sum = (field: "storedBlocks" | "removedBlocks"): number =>
+    others.reduce((total, change) => total + change[field], 0);
+  return {
+    at: seconds(atMs),
+    blocks: byTurnover.slice(0, shownChanges).map(blocksBody),
+    pins: pins.slice(0, shownChanges).map(pinsBody),
+    ...(others.length > 0 && { others: { stored: sum("storedBlocks"), removed: sum("removedBlocks") } }),
+  };
+}
+
+function blocksBody({ tenantId, worker, tier, storedBlocks, removedBlocks, heldBlocks }: BlockChange) {
+  return { tenant_id: tenantId, worker, tier, stored: storedBlocks, removed: removedBlocks, held: heldBlocks };
+}
+
+function pinsBody({ tenantId, tier, pinnedBlocks, unpinnedBlocks }: PinChange) {
+  return { tenant_id: tenantId, tier, pinned: pinnedBlocks, unpinned: unpinnedBlocks };
+}
