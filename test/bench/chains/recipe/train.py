@@ -144,6 +144,7 @@ def main():
 
 
 def train(a, model, mask_of, ready, makers, progress, evaluator):
+    model.eval()
     evaluator(range(a.rows), 1, 1)  # compiles, before the clock runs
     model.train()
     loss_of, opts, params = loss_function(model, a.device), optimizers(model, "muon", a.lr), list(model.parameters())
