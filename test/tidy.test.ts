@@ -12,8 +12,9 @@ import {
   repositoryRoot,
   typescriptFiles,
 } from "./support/import-graph.ts";
-import { allowedImports, contains, ownedModules } from "./support/import-table.ts";
+import { allowedImports, contains } from "./support/import-table.ts";
 import { layoutBars } from "./support/layout-bars.ts";
+import { ownedModules } from "./support/owned-modules.ts";
 
 /** The table's row for a file: the longest key that contains it. */
 function areaOf(file: string): string {

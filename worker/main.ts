@@ -9,9 +9,9 @@ import type { ModelCard } from "./contract/model-card.ts";
 import { type PipedMessage, type PipedSubmit, planOfPiped } from "./contract/piped-plan.ts";
 import type { EngineOptions } from "./engine/limits.ts";
 import { Engine } from "./engine/loop.ts";
-import { rehearse, timePrompt } from "./engine/rehearsal.ts";
 import { rowCostTokens } from "./model/row-cost.ts";
 import { type OpenBackend, openBackend } from "./open-backend.ts";
+import { rehearse, timePrompt } from "./rehearsal.ts";
 
 function emit(message: WorkerMessage): void {
   process.send?.(message);

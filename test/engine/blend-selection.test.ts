@@ -1,6 +1,6 @@
 /** Which copied tokens are computed again. */
 import { describe, expect, test } from "bun:test";
-import { recomputeCount, selectTokens } from "../../worker/engine/blend.ts";
+import { recomputeCount, selectTokens } from "../../worker/blend/blending.ts";
 import { fc } from "../support/fast-check.ts";
 
 describe("selection", () => {

@@ -4,6 +4,7 @@ import type { Batch } from "../../worker/contract/batch.ts";
 import type { KvEvent, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { EngineLimits } from "../../worker/engine/limits.ts";
 import { Engine } from "../../worker/engine/loop.ts";
+import type { SparseLimits } from "../../worker/sparse/sparse-decoding.ts";
 import type { FileSystem } from "../../worker/tiers/file-system.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
 import { type BackendParts, withParts } from "../support/plain-backend.ts";
@@ -21,6 +22,7 @@ export interface TinyOptions extends BackendParts {
   readonly positions?: "deferred" | "relocate";
   readonly modelDigest?: string;
   readonly files?: FileSystem;
+  readonly sparse?: Partial<SparseLimits>;
 }
 
 export class TinyWorld {
@@ -29,7 +31,17 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward, backend, positions, modelDigest, files, ...parts }: TinyOptions = {}) {
+  constructor({
+    shape,
+    limits,
+    onForward,
+    backend,
+    positions,
+    modelDigest,
+    files,
+    sparse,
+    ...parts
+  }: TinyOptions = {}) {
     this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
       backend: withParts(this.backend, parts),
@@ -40,6 +52,7 @@ export class TinyWorld {
       positions,
       ...(modelDigest !== undefined && { modelDigest }),
       ...(files && { files }),
+      ...(sparse && { sparse }),
     });
   }
 

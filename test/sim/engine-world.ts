@@ -3,11 +3,14 @@
  * compared with the one worked out by definition, and the bookkeeping is re-derived after every step.
  */
 import { expect } from "bun:test";
+import type { SparseShape } from "../../worker/backend/backend.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import { choiceModes } from "../../worker/contract/sparse.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import type { KvPositions } from "../../worker/relocation/relocation.ts";
+import type { SparseLimits } from "../../worker/sparse/sparse-decoding.ts";
 import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
@@ -20,8 +23,15 @@ const eosTokenIds = [0, 1];
 
 type Finished = Extract<WorkerMessage, { type: "finished" }>;
 
-/** Where a share of the copies is chosen, the choice depends on what was found. */
-function isAnswerKnown({ plan, reuse }: SubmitMessage): boolean {
+/** Candidates that no context of a simulation has. */
+const allTokens = 1_000;
+
+/**
+ * Where a share of the copies is chosen, the choice depends on what was found; where a row chooses, on who had seats. With
+ * room for all candidates a row gives what a dense one does.
+ */
+function isAnswerKnown({ plan, reuse, sparse }: SubmitMessage, report: Finished["sparse"]): boolean {
+  if (sparse !== undefined && sparse.tokens < allTokens && report?.steps !== 0) return false;
   const ratios = plan.runs.map((run) => run.blend?.recomputeRatio ?? 0);
   return !reuse || ratios.every((ratio) => ratio === 0 || ratio === 1);
 }
@@ -40,6 +50,9 @@ export interface SimulationCounts {
   /** Requests over a chain that an earlier one generated and closed. */
   overClosed: number;
   copiedTokens: number;
+  /** Rows that chose what they read, and tokens that were computed anew. */
+  sparseSteps: number;
+  rectifiedTokens: number;
   /** Rows of a step that took a token which was not known when it began. */
   namedRows: number;
   ends: Record<string, number>;
@@ -51,6 +64,8 @@ export interface SimulationMode {
   readonly pipelined?: boolean;
   /** Default: deferred. */
   readonly positions?: KvPositions;
+  /** The backend chooses, and half of the requests ask for it. */
+  readonly sparse?: boolean;
 }
 
 export class Simulation {
@@ -61,6 +76,8 @@ export class Simulation {
     evictedBlocks: 0,
     overClosed: 0,
     copiedTokens: 0,
+    sparseSteps: 0,
+    rectifiedTokens: 0,
     namedRows: 0,
     ends: {},
   };
@@ -71,17 +88,20 @@ export class Simulation {
   private readonly engine: Engine;
   private readonly faults: boolean;
   private readonly relocating: boolean;
+  private readonly sparse: boolean;
   private readonly stepTokens: number;
   private nowMs = 0;
   private failNextStep = false;
 
-  constructor(seed: number, { pipelined = false, positions = "deferred" }: SimulationMode = {}) {
+  constructor(seed: number, { pipelined = false, positions = "deferred", sparse = false }: SimulationMode = {}) {
     this.relocating = positions !== "deferred";
+    this.sparse = sparse;
     this.choices = new Choices(seed);
     const blockCount = this.choices.pick([8, 12, 24]);
     const contextTokens = this.choices.pick([40, 256]);
     this.faults = this.choices.chance(0.3);
-    const shape = { blockCount, contextTokens };
+    const sparseShape = sparse ? this.drawSparseShape() : undefined;
+    const shape = { blockCount, contextTokens, ...(sparseShape && { sparse: sparseShape }) };
     const onForward = (batch: Batch) => this.whileComputing(batch);
     const onBegin = () => this.whenBeginning();
     this.backend = pipelined
@@ -100,7 +120,20 @@ export class Simulation {
       emit: (message) => this.receive(message),
       debug: true,
       positions,
+      ...(sparse && { sparse: this.drawSparseLimits() }),
     });
+  }
+
+  private drawSparseShape(): SparseShape {
+    const seats = { seats: this.choices.int(1, 3), listTokens: this.choices.pick([20, 2 * allTokens]) };
+    return { ...seats, shadowBytesPerBlock: 4, modes: choiceModes };
+  }
+
+  private drawSparseLimits(): SparseLimits {
+    const { choices } = this;
+    const [fromTokens, tailTokens] = [choices.pick([0, 12]), choices.pick([4, 8])];
+    const mostCost = choices.pick([0.8, 2, Number.POSITIVE_INFINITY]);
+    return { fromTokens, tailTokens, askTokens: choices.int(1, 8), mostCost };
   }
 
   async run(requestCount: number): Promise<SimulationCounts> {
@@ -139,9 +172,21 @@ export class Simulation {
       },
     });
     const closing = maxTokens > 0 && choices.chance(0.5) ? countUp(90, choices.int(0, blockTokens)) : undefined;
-    const message = this.owned(closing === undefined ? answer : { ...answer, closeTokenIds: closing });
+    const closed = closing === undefined ? answer : { ...answer, closeTokenIds: closing };
+    const message = this.owned(this.sparse ? this.choosing(closed) : closed);
     this.tracks.set(requestId, { message, tokenIds: [], end: undefined });
     this.engine.submit(message);
+  }
+
+  private choosing(message: SubmitMessage): SubmitMessage {
+    const { choices } = this;
+    const isBlended = message.plan.runs.some(({ blend }) => blend !== undefined);
+    if (isBlended || message.params.maxTokens === 0 || choices.chance(0.4)) return message;
+    const tokens = choices.pick([1, 4, 9, allTokens]);
+    return {
+      ...message,
+      sparse: { mode: choices.pick(choiceModes), tokens, rectifyTokens: choices.pick([0, 1, 3, 8]) },
+    };
   }
 
   /** Some requests are of tenants, some of them with a quota, over texts of their own or of another's. */
@@ -259,6 +304,7 @@ export class Simulation {
     if (end?.type !== "finished") throw new Error(`${message.requestId} has no end`);
     this.countEnd(end.reason);
     const { usage } = end;
+    this.checkSparse(message, end);
     // An abort may come between a stop token and the end of what closes the chain.
     const stopped = end.reason === "abort" && message.closeTokenIds !== undefined ? [0, 1] : [0];
     const unseen = end.reason === "stop" ? [1] : stopped;
@@ -267,7 +313,7 @@ export class Simulation {
     expect(usage.cachedTokens + usage.cacheWriteTokens).toBeLessThanOrEqual(usage.promptTokens);
     if (!message.reuse) expect(usage.cachedTokens + usage.cacheWriteTokens).toBe(0);
     this.checkBlend(message, end);
-    if (!isAnswerKnown(message)) return;
+    if (!isAnswerKnown(message, end.sparse)) return;
     const expected = referenceAnswer(message, this.backend.shape, eosTokenIds, this.relocating);
     expect(tokenIds).toEqual(expected.tokenIds.slice(0, tokenIds.length));
     if (end.reason === "abort") return;
@@ -278,6 +324,16 @@ export class Simulation {
     if (end.reason === "length" && outgrown) return;
     expect(tokenIds).toEqual(expected.tokenIds);
     expect<string>(end.reason).toBe(expected.reason);
+  }
+
+  private checkSparse({ sparse }: SubmitMessage, { sparse: report, usage }: Finished): void {
+    expect(report !== undefined).toBe(sparse !== undefined && this.sparse);
+    if (report === undefined) return;
+    expect(report.steps + report.denseSteps).toBe(Math.max(report.steps, usage.completionTokens));
+    // A step whose answer nobody wanted any more may be counted on the device.
+    expect(report.lists - report.steps).toBeWithin(0, 2 + this.counts.requests);
+    this.counts.sparseSteps += report.steps;
+    this.counts.rectifiedTokens += report.rectifiedTokens;
   }
 
   private checkBlend({ plan, reuse }: SubmitMessage, { blend, reason }: Finished): void {

@@ -1,6 +1,6 @@
 /**
  * Deterministic simulation of the engine, with steps one after the other and with two in flight, with K where its chain
- * has it and moved to where it is used, copies dropped or kept. A failure names its own seed; `SIM_SEED=n` replays it.
+ * has it and moved to where it is used, copies dropped or kept, and with rows that choose what they read. A failure names its own seed; `SIM_SEED=n` replays it.
  */
 import { expect, test } from "bun:test";
 import { effort } from "../support/effort.ts";
@@ -16,6 +16,7 @@ async function simulate(mode: SimulationMode): Promise<void> {
   const total = { preemptions: 0, hitTokens: 0, evictedBlocks: 0, overClosed: 0, copiedTokens: 0 };
   const ends: Record<string, number> = {};
   let namedRows = 0;
+  const sparse = { steps: 0, rectified: 0 };
   for (let seed = firstSeed; seed < endSeed; seed++) {
     try {
       const counts = await new Simulation(seed, mode).run(30);
@@ -25,6 +26,8 @@ async function simulate(mode: SimulationMode): Promise<void> {
       total.overClosed += counts.overClosed;
       total.copiedTokens += counts.copiedTokens;
       namedRows += counts.namedRows;
+      sparse.steps += counts.sparseSteps;
+      sparse.rectified += counts.rectifiedTokens;
       for (const [name, count] of Object.entries(counts.ends)) ends[name] = (ends[name] ?? 0) + count;
     } catch (error) {
       throw new Error(`seed ${seed}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
@@ -34,6 +37,7 @@ async function simulate(mode: SimulationMode): Promise<void> {
   // The simulation is worth something only while it gets into every corner.
   for (const count of Object.values(total)) expect(count).toBeGreaterThan(seedCount);
   expect(namedRows > seedCount).toBe(mode.pipelined === true);
+  for (const count of Object.values(sparse)) expect(count > seedCount).toBe(mode.sparse === true);
   const expectedEnds = ["abort", "bad_plan", "internal", "length", "overloaded", "prepared", "prompt_too_long", "stop"];
   expect(Object.keys(ends).sort()).toEqual(expectedEnds);
 }
@@ -44,6 +48,8 @@ const modes: Readonly<Record<string, SimulationMode>> = {
   relocating: { positions: "relocate" },
   "relocating, pipelined": { positions: "relocate", pipelined: true },
   duplicating: { positions: "duplicate" },
+  sparse: { sparse: true },
+  "sparse, pipelined": { sparse: true, pipelined: true },
 };
 
 for (const [name, mode] of Object.entries(modes)) {

@@ -165,6 +165,11 @@ export class FakeBackend implements Backend {
     }
   }
 
+  /** Whether the slot has this token at this position. */
+  protected holds(slot: number, tokenId: number, position: number): boolean {
+    return this.#written[slot] !== 0 && this.#tokenIds[slot] === tokenId && this.#positions[slot] === position;
+  }
+
   choiceCounts(seat: number): ChoiceCounts {
     if (this.#choices === undefined) throw new Error("counts of choices are asked for, and there are none");
     return this.#choices.counts(seat);

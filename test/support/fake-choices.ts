@@ -5,7 +5,7 @@
  */
 import type { SparseShape } from "../../worker/backend/backend.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
-import { type ChoiceCounts, choiceFlags, choiceModes } from "../../worker/contract/sparse.ts";
+import { type ChoiceCounts, choiceFlags, choiceModes, looksBack } from "../../worker/contract/sparse.ts";
 import { mix } from "./hash.ts";
 
 /** What the fake pool has in its slots. */
@@ -83,7 +83,7 @@ export class FakeChoices {
     expect(fresh || before !== undefined, "a seat that was never fresh is used");
     const seat = before ?? { chosen: [], position: -1, counts: noCounts() };
     this.#seats.set(choices.seats[entry], seat);
-    const follows = fresh || mode === "now" || batch.positions[row] <= seat.position + 1;
+    const follows = fresh || !looksBack(mode) || batch.positions[row] <= seat.position + 1;
     expect(follows, `seat ${choices.seats[entry]} missed the query of a row`);
     seat.position = batch.positions[endRow - 1];
     if ((flags & choiceFlags.watch) !== 0) return;

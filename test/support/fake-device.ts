@@ -98,20 +98,49 @@ export class FakeDevice extends FakeBackend {
 
   /**
    * A run writes a block that it was given from the block's first slot on. Of a step in flight no other run may have it:
-   * only the same one, whose last token turned out to be another, writes its first slot again.
+   * only the same one, whose last token turned out to be another, writes its first slot again, or one that computes its
+   * tokens anew. A buffer that is filled is of the seat that has it in the step in flight, if any has.
    */
   #checkBlocks(before: Batch, batch: Batch): void {
     const { blockTokens } = this.shape;
-    const inUse = new Set(before.blockIds);
+    const inUse = readBlocks(before, blockTokens);
     const positions = new Map(Array.from(before.slots, (slot, row) => [slot, before.positions[row]]));
     batch.slots.forEach((slot, row) => {
       if (slot % blockTokens !== 0 || !inUse.has(slot / blockTokens)) return;
       const again = positions.get(slot) === batch.positions[row] && !positions.has(slot + 1);
-      if (!again) this.#fault(`block ${slot / blockTokens} is given away while a step in flight has it`);
+      if (!again && !this.holds(slot, batch.tokenIds[row], batch.positions[row]))
+        this.#fault(`block ${slot / blockTokens} is given away while a step in flight has it`);
     });
+    const seats = buffersOf(before);
+    for (const [block, seat] of buffersOf(batch)) {
+      if (inUse.has(block) && seats.get(block) !== seat)
+        this.#fault(`block ${block} of a buffer is in a step in flight`);
+    }
   }
 
   #fault(text: string): void {
     this.faults.push(text);
   }
+}
+
+/** Blocks that a step reads or writes. */
+function readBlocks(batch: Batch, blockTokens: number): ReadonlySet<number> {
+  const blocks = new Set<number>();
+  for (const [segment, start] of batch.segmentBlockStarts.entries()) {
+    const tokens = batch.segmentFirstTokens[segment] + batch.segmentTokenCounts[segment];
+    for (const block of batch.blockIds.subarray(start, start + Math.ceil(tokens / blockTokens))) blocks.add(block);
+  }
+  for (const block of batch.choices?.blockIds ?? []) blocks.add(block);
+  return blocks;
+}
+
+/** Blocks of buffers, and whose they are. */
+function buffersOf({ choices, pieceSegments, segmentBlockStarts, blockIds }: Batch): Map<number, number> {
+  const seats = new Map<number, number>();
+  for (const [entry, piece] of (choices?.pieces ?? []).entries()) {
+    if (choices === undefined || choices.tokens[entry] === 0) continue;
+    const [start, end] = [0, 1].map((segment) => segmentBlockStarts[pieceSegments[piece] + segment]);
+    for (const block of blockIds.subarray(start, end)) seats.set(block, choices.seats[entry]);
+  }
+  return seats;
 }

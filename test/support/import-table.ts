@@ -1,4 +1,4 @@
-/** Which folder may import which; which packages belong to one folder. */
+/** Which folder may import which. */
 
 export const contains = (area: string, file: string): boolean => file === area || file.startsWith(`${area}/`);
 
@@ -26,12 +26,16 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/attention": ["worker/contract", "worker/base"],
   "worker/tiers": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
   "worker/relocation": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
+  "worker/blend": ["worker/contract"],
+  "worker/sparse": ["worker/contract", "worker/base", "worker/cache", "worker/backend/backend.ts"],
   "worker/engine": [
     "worker/contract",
     "worker/base",
     "worker/cache",
     "worker/sample",
     "worker/relocation",
+    "worker/blend",
+    "worker/sparse",
     "worker/tiers",
     "worker/attention/plan-format.ts",
     "worker/backend/backend.ts",
@@ -60,10 +64,12 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "worker/backend/onnx-reranker.ts",
   ],
   "worker/check-device.ts": ["worker/native/cuda"],
+  "worker/rehearsal.ts": ["worker/contract", "worker/cache", "worker/engine"],
   "worker/main.ts": [
     "worker/contract",
     "worker/base",
     "worker/config.ts",
+    "worker/rehearsal.ts",
     "worker/model",
     "worker/engine",
     "worker/open-backend.ts",
@@ -372,29 +378,4 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/server.ts": ["gateway", "db", "package.json"],
   "gateway/main.ts": ["gateway/base", "gateway/compose", "gateway/config.ts", "gateway/process", "gateway/server.ts"],
   test: ["*"],
-};
-
-/** Packages and built-in modules that belong to one folder. */
-export const ownedModules: Readonly<Record<string, readonly string[]>> = {
-  "bun:ffi": ["worker/native", "gateway/process/confine.ts", "gateway/hub/file-lock.ts"],
-  "bun:sqlite": ["db"],
-  "sqlite-vec": ["db"],
-  "onnxruntime-node": ["worker/backend"],
-  "drizzle-orm": ["db"],
-  "@huggingface/tokenizers": ["gateway/text", "gateway/embedding"],
-  "@huggingface/jinja": ["gateway/text"],
-  hono: ["gateway"],
-  "@fastify/busboy": ["gateway/http/transport"],
-  "@modelcontextprotocol/server": ["gateway/http/mcp"],
-  commander: ["gateway/cli/support/program.ts"],
-  "csv-parse": ["gateway/extract"],
-  unpdf: ["gateway/extract"],
-  mammoth: ["gateway/extract"],
-  jszip: ["gateway/extract"],
-  marked: ["gateway/docs", "gateway/console"],
-  minisearch: ["gateway/docs"],
-  htmlparser2: ["gateway/extract", "gateway/sources"],
-  aws4fetch: ["gateway/sources"],
-  "ipaddr.js": ["gateway/sources"],
-  "robots-parser": ["gateway/sources"],
 };

@@ -1,6 +1,6 @@
 /** What a start measures of computing, before its first question weighs it against files. */
 import { expect, test } from "bun:test";
-import { timePrompt } from "../../worker/engine/rehearsal.ts";
+import { timePrompt } from "../../worker/rehearsal.ts";
 import { openWorld } from "./disk-world.ts";
 
 test("a prompt is computed twice and timed once, and nothing of it is stored", async () => {

@@ -22,6 +22,8 @@ export const limits = {
   /** Bytes of a mark around thinking, and tokens that end it. */
   maxThinkingMarkBytes: 256,
   maxThinkingEndTokens: 64,
+  /** Steps between two choices that are made ahead. */
+  maxRefreshSteps: 64,
   /** Characters of a request id made by the gateway. */
   maxRequestIdChars: 64,
 } as const;

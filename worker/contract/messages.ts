@@ -6,6 +6,7 @@ import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
 import type { KvObject } from "./kv-object.ts";
 import type { ModelCard } from "./model-card.ts";
 import type { PlanOwners } from "./owners.ts";
+import type { SparseParams, SparseReport } from "./sparse.ts";
 import type { KvTier, WorkerTier } from "./tiers.ts";
 import type { BlockKey } from "./units.ts";
 
@@ -146,6 +147,8 @@ export interface SubmitMessage {
    * How long the blocks that the requester's runs use are retained: an index in retentionTimesMs. Absent: 0, no time.
    */
   readonly retention?: number;
+  /** Rows of the answer may choose what they read; absent: they read all they see. */
+  readonly sparse?: SparseParams;
 }
 
 /** Where a span's KV is from. What was brought from a tier is of that tier until it is evicted. */
@@ -338,6 +341,8 @@ export interface FinishedMessage {
   readonly spans: readonly SpanReport[];
   /** Present only for a plan with blended runs. */
   readonly blend?: BlendReport | undefined;
+  /** Present where the request asked for it. */
+  readonly sparse?: SparseReport | undefined;
   /** How many tokens of each run were found in the cache; only when `tellFound` asked for it. */
   readonly foundTokens?: readonly number[];
 }

@@ -19,6 +19,11 @@ export type ChoiceMode = (typeof choiceModes)[number];
 export const servedModes = ["now", "ahead"] as const satisfies readonly ChoiceMode[];
 export type ServedMode = (typeof servedModes)[number];
 
+const withoutQueries: readonly ChoiceMode[] = ["now", "exact", "quest"];
+
+/** Whether a row's choice depends on earlier rows, so that a seat has to be told of rows that read all they see. */
+export const looksBack = (mode: ChoiceMode): boolean => !withoutQueries.includes(mode);
+
 /** Bits of `Choices.flags`. */
 export const choiceFlags = {
   /** The seat has a new owner: its lists, ring and counters are forgotten. */
@@ -71,6 +76,7 @@ export interface ChoiceCounts {
 /** What sparse decoding did for one request. */
 export interface SparseReport extends ChoiceCounts {
   readonly mode: ChoiceMode;
+  /** Chosen for a row, beside forced ones and its tail. */
   readonly tokens: number;
   /** Answer tokens whose rows read a choice, and those whose rows read all they saw. */
   readonly steps: number;

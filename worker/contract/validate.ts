@@ -16,12 +16,15 @@ import type {
 } from "./messages.ts";
 import type { ModelCard } from "./model-card.ts";
 import { retentionTimesMs } from "./owners.ts";
+import type { ChoiceMode, SparseParams } from "./sparse.ts";
 import { blockCountForTokens, blockKeyChars, fullBlockCount } from "./units.ts";
 
 const maxLogitBiases = 1_024;
 
 /** What of a model bounds a request. */
-type Shape = Pick<ModelCard, "vocabSize" | "contextTokens" | "blockTokens" | "blends">;
+type Shape = Pick<ModelCard, "vocabSize" | "contextTokens" | "blockTokens" | "blends"> & {
+  readonly sparse?: { readonly modes: readonly ChoiceMode[] };
+};
 
 class Fault extends Error {}
 
@@ -62,6 +65,7 @@ export function planFault(message: SubmitMessage, shape: Shape): string | undefi
     checkRuns(message, shape);
     checkClosing(message, shape);
     checkOwners(message);
+    if (message.sparse !== undefined) checkSparse(message, message.sparse, shape);
     return undefined;
   } catch (error) {
     if (error instanceof Fault) return error.message;
@@ -187,6 +191,22 @@ function checkSegment(
   const end = start + segment.tokenCount;
   check(start >= 0, () => `${name} stands before position 0`);
   check(end <= runs[index].position, () => `${name} ends at position ${end}, after the run that sees it begins`);
+}
+
+function checkSparse({ plan, params }: SubmitMessage, sparse: SparseParams, shape: Shape): void {
+  const { mode, tokens, refreshSteps = 1, leastCosine = 0, rectifyTokens = 0 } = sparse;
+  const modes = shape.sparse?.modes ?? [];
+  check(
+    modes.includes(mode),
+    () => `sparse.mode is ${String(mode)}, and this worker has ${modes.join(", ") || "none"}`,
+  );
+  integerIn(tokens, 1, limits.maxRequestTokens, "sparse.tokens");
+  integerIn(refreshSteps, 1, limits.maxRefreshSteps, "sparse.refreshSteps");
+  numberIn(leastCosine, -1, 1, "sparse.leastCosine");
+  integerIn(rectifyTokens, 0, limits.maxRequestTokens, "sparse.rectifyTokens");
+  check(params.maxTokens > 0, () => "sparse is given, but nothing is generated");
+  const isBlended = plan.runs.some(({ blend }) => blend !== undefined);
+  check(!isBlended, () => "sparse is given, and a run is blended: its KV is an approximation already");
 }
 
 function checkParams(params: GenerateParams, vocabSize: number): void {

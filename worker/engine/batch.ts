@@ -5,6 +5,8 @@
 import { IntList } from "../base/int-list.ts";
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { blockCountForTokens } from "../contract/units.ts";
+import { ChoiceBuilder } from "../sparse/choice-builder.ts";
+import type { SparseState } from "../sparse/state.ts";
 import type { Request } from "./request.ts";
 import type { Run, SeenSegments } from "./run.ts";
 import type { Piece } from "./step.ts";
@@ -50,12 +52,14 @@ export class BatchBuilder {
   readonly #blockIds = new IntList();
   readonly #logitRows = new IntList();
   readonly #all: readonly IntList[];
+  readonly #choices: ChoiceBuilder;
   #listedRun: Run | undefined;
   #seenStart = 0;
   #ownStart = 0;
 
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
+    this.#choices = new ChoiceBuilder(blockTokens);
     const rows = [this.#tokenIds, this.#positions, this.#slots, this.#logitRows];
     const pieces = [this.#pieceRows, this.#pieceSegments, this.#blockIds, this.#segmentBlockStarts];
     const segments = [this.#segmentFirstTokens, this.#segmentTokenCounts, this.#segmentOffsets, this.#segmentPositions];
@@ -65,11 +69,14 @@ export class BatchBuilder {
   /** @returns arrays that the next `build` writes over */
   build(pieces: readonly Piece[]): Batch {
     for (const list of this.#all) list.clear();
+    this.#choices.clear();
     this.#listedRun = undefined;
     for (const piece of pieces) this.#addPiece(piece);
     this.#pieceRows.push(this.#tokenIds.length);
     this.#pieceSegments.push(this.#segmentOffsets.length);
+    const choices = this.#choices.view();
     return {
+      ...(choices && { choices }),
       tokenIds: this.#tokenIds.view(),
       positions: this.#positions.view(),
       slots: this.#slots.view(),
@@ -85,14 +92,17 @@ export class BatchBuilder {
     };
   }
 
-  #addPiece({ request, run, firstToken, rowCount, wantsLogits }: Piece): void {
+  #addPiece({ request, run, firstToken, rowCount, wantsLogits, sparse }: Piece): void {
+    if (sparse !== undefined) {
+      run.seen ??= this.#seenBy(run, request);
+      this.#choices.add(this.#pieceRows.length, sparse, run.seen, run.blocks);
+    }
     this.#pieceRows.push(this.#tokenIds.length);
     this.#pieceSegments.push(this.#segmentOffsets.length);
     const end = firstToken + rowCount;
     this.#addRows(run, firstToken, end);
-    if (this.#listedRun !== run) this.#listBlocks(run, request);
-    this.#addSeen(run);
-    this.#addOwn(run.firstPosition, end);
+    if (sparse?.tailToken === undefined) this.#addSegments(run, request, end);
+    else this.#addChosen(run, sparse.state, sparse.tailToken, end);
     if (wantsLogits) this.#logitRows.push(this.#tokenIds.length - 1);
   }
 
@@ -104,14 +114,31 @@ export class BatchBuilder {
     }
   }
 
+  #addSegments(run: Run, request: Request, end: number): void {
+    if (this.#listedRun !== run) this.#listBlocks(run, request);
+    this.#addSeen(run);
+    this.#addOwn(this.#ownStart, end, run.firstPosition);
+  }
+
+  /** The buffer, and the run's own tokens from the tail's first on. */
+  #addChosen(run: Run, state: SparseState, tailToken: number, end: number): void {
+    this.#listedRun = undefined;
+    this.#addOwn(this.#blockIds.length, state.bufferTokens(tailToken, run.seenTokenCount), 0);
+    this.#blockIds.appendList(state.buffer);
+    this.#addOwn(this.#blockIds.length, end - tailToken, run.firstPosition + tailToken);
+    this.#blockIds.appendList(run.blocks.slice(tailToken / this.#blockTokens));
+  }
+
+  #seenBy(run: Run, request: Request): SeenSegments | undefined {
+    return run.plan.sees.length > 0 ? seenSegments(run, request.runs, this.#blockTokens) : undefined;
+  }
+
   /** Blocks of what the run sees, then its own: once for all of its pieces, which stand together. */
   #listBlocks(run: Run, request: Request): void {
     this.#listedRun = run;
     this.#seenStart = this.#blockIds.length;
-    if (run.plan.sees.length > 0) {
-      run.seen ??= seenSegments(run, request.runs, this.#blockTokens);
-      this.#blockIds.append(run.seen.blockIds);
-    }
+    run.seen ??= this.#seenBy(run, request);
+    if (run.seen !== undefined) this.#blockIds.append(run.seen.blockIds);
     this.#ownStart = this.#blockIds.length;
     this.#blockIds.appendList(run.blocks);
   }
@@ -125,13 +152,13 @@ export class BatchBuilder {
     this.#segmentPositions.append(seen.positions);
   }
 
-  /** The run itself up to the piece's last row, in its own positions. */
-  #addOwn(firstPosition: number, end: number): void {
-    this.#segmentBlockStarts.push(this.#ownStart);
+  /** Tokens from a block's first on that stand where the row's own positions have them; the last of them may be a row's. */
+  #addOwn(blockStart: number, tokenCount: number, position: number): void {
+    this.#segmentBlockStarts.push(blockStart);
     this.#segmentFirstTokens.push(0);
-    this.#segmentTokenCounts.push(end);
+    this.#segmentTokenCounts.push(tokenCount);
     this.#segmentOffsets.push(0);
-    this.#segmentPositions.push(firstPosition);
+    this.#segmentPositions.push(position);
   }
 }
 

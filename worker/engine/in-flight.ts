@@ -116,8 +116,9 @@ export class StepsInFlight {
 /** A step has begun: its tokens count as computed, and each of its draws has a place in its run. */
 export function expectResults({ pieces }: StepPlan): void {
   let draw = 0;
-  for (const { request, run, rowCount, wantsLogits } of pieces) {
-    if (run.blending === undefined) run.beginRows(rowCount);
+  for (const { request, run, firstToken, rowCount, wantsLogits, sparse } of pieces) {
+    if (run.blending === undefined) run.beginRows(firstToken, firstToken + rowCount, sparse?.tailToken === undefined);
+    if (run.open) request.sparse?.begin(sparse, firstToken);
     if (!wantsLogits) continue;
     request.expectToken(-1 - draw);
     draw += 1;
@@ -132,9 +133,11 @@ export function settleRuns(step: StepInFlight, deviations: Float32Array, cache: 
     if (step.isFor(request)) run.blending?.addDeviations(deviations.subarray(row, row + rowCount));
     row += rowCount;
   }
-  for (const { request, run, rowCount } of pieces) {
+  for (const { request, run, firstToken, rowCount, sparse } of pieces) {
     if (!step.isFor(request)) continue;
-    if (run.blending === undefined) run.settleRows(rowCount, cache);
+    if (run.open) request.sparse?.settle(sparse, Math.max(0, run.settledTokens - firstToken));
+    const exact = sparse?.tailToken === undefined;
+    if (run.blending === undefined) run.settleRows(firstToken, firstToken + rowCount, cache, exact);
     else run.blending.advance(rowCount);
   }
   for (const { request, run } of [...copies, ...pieces]) {

@@ -33,11 +33,12 @@ export function assertInvariants(
   assert(queued.size === requests.length, "a request in progress is neither waiting nor running");
 }
 
-/** free + live = total, and a block's references are the runs that hold it. */
+/** free + live = total, and a block's references are the runs and buffers that hold it. */
 function assertReferences(pool: BlockPool, requests: readonly Request[]): void {
   const holders = new Map<BlockId, number>();
-  for (const request of requests) {
-    for (const run of request.runs) {
+  for (const { runs, sparse } of requests) {
+    for (const blockId of sparse?.buffer ?? []) holders.set(blockId, (holders.get(blockId) ?? 0) + 1);
+    for (const run of runs) {
       for (const blockId of run.blocks) holders.set(blockId, (holders.get(blockId) ?? 0) + 1);
     }
   }
@@ -101,6 +102,8 @@ function assertProgress({ requestId, runs, openRun, pendingTokens }: Request): v
     const { settledTokens, computedTokens, tokenCount } = run;
     const ordered = settledTokens <= computedTokens && computedTokens <= tokenCount;
     assert(ordered, `${requestId} has ${settledTokens} tokens settled, ${computedTokens} computed of ${tokenCount}`);
+    const exact = run.exactTokens <= settledTokens && run.begunExactTokens <= computedTokens;
+    assert(exact, `${requestId} has ${run.exactTokens} exact tokens of ${settledTokens} that are settled`);
     const known = tokenCount - (run === openRun ? pendingTokens : 0);
     const isRight = run.tokenIds.subarray(0, tokenCount).every((id, token) => id >= 0 === token < known);
     assert(isRight, `${requestId} has ${pendingTokens} pending tokens, its run holds others`);
@@ -136,7 +139,8 @@ function assertReservations(pool: BlockPool, scheduler: Scheduler): void {
   }
   for (const request of scheduler.waiting) {
     const held = request.runs.some((run) => run.blocks.length > 0);
-    assert(!held && request.reservedBlocks === 0, `${request.requestId} waits and holds blocks`);
+    const isBare = request.reservedBlocks === 0 && request.sparse?.seat === undefined;
+    assert(!held && isBare, `${request.requestId} waits and holds blocks or a seat`);
   }
   assert(scheduler.reservedBlocks <= pool.availableCount, "more blocks are reserved than available");
 }

@@ -2,6 +2,7 @@
 import type { Backend } from "../backend/backend.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
 import type { KvPositions } from "../relocation/relocation.ts";
+import type { SparseLimits } from "../sparse/sparse-decoding.ts";
 import type { FileSystem } from "../tiers/file-system.ts";
 
 export interface EngineOptions {
@@ -18,6 +19,8 @@ export interface EngineOptions {
   readonly positions?: KvPositions;
   /** Of the model, for KV in files; absent: none is kept. */
   readonly modelDigest?: string;
+  /** Where the backend chooses what rows read. */
+  readonly sparse?: Partial<SparseLimits>;
   /** Where KV files lie; default: the system's. */
   readonly files?: FileSystem;
 }

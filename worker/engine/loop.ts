@@ -14,6 +14,7 @@ import { type Relocation, relocationOf } from "../relocation/relocation.ts";
 import { GrammarTooAmbiguous } from "../sample/byte-automaton.ts";
 import { Constraints } from "../sample/constraints.ts";
 import { MaskSlices } from "../sample/mask-slices.ts";
+import { SparseDecoding } from "../sparse/sparse-decoding.ts";
 import { eventsAbove, Tiers, tiersOf } from "../tiers/tiers.ts";
 import {
   type Draw,
@@ -48,6 +49,8 @@ export class Engine {
   readonly relocation: Relocation | undefined;
   /** KV in files and in the host's memory; nothing where blocks are moved within the pool. */
   readonly tiers: Tiers;
+  /** Undefined where the backend chooses nothing. */
+  readonly #sparse: SparseDecoding | undefined;
   readonly #scheduler: Scheduler;
   readonly #runner: StepRunner;
   /** Requests in progress, by their ids. */
@@ -78,7 +81,11 @@ export class Engine {
     const { cache, relocation } = this;
     this.tiers = this.#makeTiers(options);
     const { tiers: loads } = this;
-    this.#scheduler = new Scheduler({ pool: this.#pool, cache, limits: this.#limits, shape, clock, relocation, loads });
+    if (shape.sparse && relocation) throw new RangeError("rows do not choose what they read where K is moved");
+    const sparse = shape.sparse && new SparseDecoding(backend, shape.sparse, this.#pool, cache, options.sparse);
+    this.#sparse = sparse;
+    const parts = { cache, limits: this.#limits, shape, clock, relocation, sparse, loads };
+    this.#scheduler = new Scheduler({ pool: this.#pool, ...parts });
     this.#runner = new StepRunner(backend);
     this.maskSlices = new MaskSlices(this.#limits.stepMaskWork, (request, error) => this.#failMask(request, error));
   }
@@ -223,6 +230,7 @@ export class Engine {
     assertInvariants(this.#pool, this.cache, this.#scheduler, [...this.#requests.values()], this.#inFlight.leaving);
     if (this.#inFlight.first === undefined) for (const request of this.#requests.values()) assertSettled(request);
     this.relocation?.assertPlaces(this.#scheduler.running);
+    this.#sparse?.assertSeats([...this.#scheduler.running, ...this.#inFlight.leaving]);
   }
 
   #makeTiers({ backend, modelDigest, files, clock }: EngineOptions): Tiers {
@@ -309,7 +317,7 @@ export class Engine {
   #finish(request: Request, reason: FinishReason): void {
     this.#remove(request);
     if (reason === "prepared") request.times.markPrefilled(this.#clock());
-    this.#emit(request.finished(reason, this.#clock()));
+    this.#emit(request.finished(reason, this.#clock(), this.#sparse?.reportOf(request)));
   }
 
   /** Takes the request out and tells the gateway that it failed here. */

@@ -12,11 +12,13 @@ import type {
   WorkerMessage,
 } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
+import type { SparseReport } from "../contract/sparse.ts";
 import { fartherTier } from "../contract/tiers.ts";
 import type { TokenConstraint } from "../sample/constraint.ts";
 import type { WorkBudget } from "../sample/mask-walk.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
+import { SparseState } from "../sparse/state.ts";
 import { RequestTimes } from "./reports.ts";
 import { Run } from "./run.ts";
 
@@ -29,6 +31,8 @@ export class Request {
   readonly owner: KvOwner;
   readonly params: SubmitMessage["params"];
   readonly times: RequestTimes;
+  /** Undefined: all of its rows read all they see. */
+  readonly sparse: SparseState | undefined;
   /** Blocks promised at admission that the runs have not taken yet. */
   reservedBlocks = 0;
   /** The prompt is computed and sampling has begun (again, after a preemption). */
@@ -84,6 +88,7 @@ export class Request {
       return new Run(run, open, reuse, shape.blockTokens, detail);
     });
     this.openRun = params.maxTokens > 0 ? this.runs[lastIndex] : undefined;
+    this.sparse = message.sparse && new SparseState(message.sparse, plan.runs, params.maxTokens);
     const eos = params.ignoreEos ? [] : eosTokenIds;
     this.#stopTokenList = [...new Set([...eos, ...params.stopTokenIds])];
     this.#stopTokenIds = new Set(this.#stopTokenList);
@@ -192,6 +197,7 @@ export class Request {
   endsAt(reason: FinishReason, cache: PrefixCache): boolean {
     if (this.#closeTokenIds === undefined || this.openRun === undefined) return true;
     this.closingReason = reason;
+    if (this.sparse !== undefined) this.sparse.rectifiedTokens += this.openRun.settledTokens - this.openRun.exactTokens;
     this.openRun.close(this.#closeTokenIds, cache);
     return false;
   }
@@ -201,7 +207,7 @@ export class Request {
     return logprob === undefined ? message : { ...message, logprobs: [logprob] };
   }
 
-  finished(reason: FinishReason, nowMs: number): WorkerMessage {
+  finished(reason: FinishReason, nowMs: number, sparse?: SparseReport): WorkerMessage {
     const { requestId, runs, times, generatedTokens } = this;
     const blend = blendReportOf(runs);
     return {
@@ -213,6 +219,7 @@ export class Request {
       spans: spanReports(runs),
       ...(this.#tellFound ? { foundTokens: runs.map(({ usage }) => usage.cachedTokens) } : {}),
       ...(blend === undefined ? {} : { blend }),
+      ...(sparse === undefined ? {} : { sparse }),
     };
   }
 }

@@ -9,7 +9,11 @@
  * by `computed`, what others may find and what is reported by `settled`.
  * An open run grows at its end by what is generated, so prefill, decode and the recomputation after a
  * preemption are one thing: compute [computed, tokenCount).
+ * The KV of a row that chose what it read (sparse decoding) is approximate, and so is what comes after it until all of
+ * it is computed anew. Only the first `exactTokens` of those settled get keys.
  */
+
+import { Blending } from "../blend/blending.ts";
 import { Derivation } from "../cache/derivations.ts";
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
@@ -17,7 +21,6 @@ import type { BlendReport, PlanRun } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
 import { fartherTier } from "../contract/tiers.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
-import { Blending } from "./blend.ts";
 import { RunUsage } from "./reports.ts";
 
 /** The segments of `PlanRun.sees` in blocks: fixed once the runs seen are complete, so built once a run. */
@@ -62,6 +65,9 @@ export class Run {
   readonly seenTokenCount: number;
   computedTokens = 0;
   settledTokens = 0;
+  /** Settled tokens before the first whose KV is approximate; and the same once the steps in flight are done. */
+  exactTokens = 0;
+  begunExactTokens = 0;
   /** The blocks and offsets of `plan.sees`; made when first needed, dropped with the blocks. */
   seen: SeenSegments | undefined;
   /** Progress of a blended run that is not complete yet; meanwhile `computedTokens` counts the found tokens only. */
@@ -155,13 +161,20 @@ export class Run {
   cutTo(tokenCount: number): void {
     this.tokenCount = tokenCount;
     this.computedTokens = Math.min(this.computedTokens, tokenCount);
+    this.begunExactTokens = Math.min(this.begunExactTokens, tokenCount);
   }
 
   /** Generation is over: these tokens end the run, and its partly filled last block is kept too. */
   close(tokenIds: Int32Array, cache: PrefixCache): void {
     for (const tokenId of tokenIds) this.append(tokenId);
     this.open = false;
-    this.settleRows(0, cache);
+    // Others will read it, so what is approximate is computed anew.
+    if (this.exactTokens < this.settledTokens) {
+      this.settledTokens = this.exactTokens;
+      this.computedTokens = this.exactTokens;
+      this.begunExactTokens = this.exactTokens;
+    }
+    this.settleRows(this.settledTokens, this.settledTokens, cache);
   }
 
   /** Key of the block that is computed next, when there is one and other runs could share it. */
@@ -205,27 +218,32 @@ export class Run {
       this.blocks.push(blockId);
     }
     this.#keptBlocks = this.blocks.length;
-    this.computedTokens = Math.min(this.blocks.length * this.#blockTokens, this.tokenCount);
-    this.settledTokens = this.computedTokens;
+    const tokens = Math.min(this.blocks.length * this.#blockTokens, this.tokenCount);
+    this.beginRows(0, tokens);
+    this.settledTokens = tokens;
+    this.exactTokens = tokens;
     return this.usage.found(this.settledTokens);
   }
 
-  /** A step that computes the next `rowCount` tokens has begun. */
-  beginRows(rowCount: number): void {
-    this.computedTokens += rowCount;
+  /** A step that computes tokens [first, end) has begun. @param exact its rows read all they see */
+  beginRows(first: number, end: number, exact = true): void {
+    this.computedTokens = Math.max(this.computedTokens, end);
+    if (exact && first <= this.begunExactTokens) this.begunExactTokens = Math.max(this.begunExactTokens, end);
   }
 
-  /** The next `rowCount` tokens that were begun are computed: counts them and keeps the blocks they filled. */
-  settleRows(rowCount: number, cache: PrefixCache): void {
-    this.settledTokens += rowCount;
+  /** Tokens [first, end), which were begun, are computed: counts them and keeps the blocks they filled. */
+  settleRows(first: number, end: number, cache: PrefixCache, exact = true): void {
+    this.settledTokens = Math.max(this.settledTokens, end);
+    if (exact && first <= this.exactTokens) this.exactTokens = Math.max(this.exactTokens, end);
     this.usage.computed(this.settledTokens);
     while (this.keyed && this.#keepNextBlock(cache)) this.#keptBlocks += 1;
   }
 
   /** Begins and settles: the next `rowCount` tokens are computed. */
   advance(rowCount: number, cache: PrefixCache): void {
-    this.beginRows(rowCount);
-    this.settleRows(rowCount, cache);
+    const [first, end] = [this.computedTokens, this.computedTokens + rowCount];
+    this.beginRows(first, end);
+    this.settleRows(first, end, cache);
   }
 
   /** Begins to blend the tokens that were not found. The run has all its blocks by now. */
@@ -248,6 +266,8 @@ export class Run {
     for (let blockId = this.blocks.pop(); blockId !== undefined; blockId = this.blocks.pop()) cache.release(blockId);
     this.computedTokens = 0;
     this.settledTokens = 0;
+    this.exactTokens = 0;
+    this.begunExactTokens = 0;
     this.#keptBlocks = 0;
     this.seen = undefined;
     this.blending = undefined;
@@ -268,7 +288,7 @@ export class Run {
   #keepNextBlock(cache: PrefixCache): boolean {
     const content = this.#contentOf(this.#keptBlocks);
     const { start, end } = content;
-    if (start === end || end > this.settledTokens) return false;
+    if (start === end || end > this.exactTokens) return false;
     if (this.open && end - start < this.#blockTokens) return false;
     const previous = this.#keys[this.#keptBlocks - 1] ?? this.plan.rootKey;
     // The block before was stored by another run and has been evicted since: a key chained from it would never be found.

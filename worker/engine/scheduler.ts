@@ -16,6 +16,7 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
 import type { Relocation } from "../relocation/relocation.ts";
+import type { SparseDecoding } from "../sparse/sparse-decoding.ts";
 import type { Tiers } from "../tiers/tiers.ts";
 import { openBlocks, type Refusal, refusalOf, reservedBlocks, victimFor } from "./admission.ts";
 import { Fairness } from "./fairness.ts";
@@ -33,6 +34,8 @@ export interface SchedulerParts {
   readonly shape: BackendShape;
   readonly clock: () => number;
   readonly relocation: Relocation | undefined;
+  /** Absent: rows read all they see. */
+  readonly sparse?: SparseDecoding | undefined;
   /** Blocks that come from files and from the host's memory. */
   readonly loads?: Pick<Tiers, "want" | "isComing">;
 }
@@ -57,6 +60,7 @@ export class Scheduler {
   readonly #sizes: StepSizes;
   readonly #clock: () => number;
   readonly #relocation: Relocation | undefined;
+  readonly #sparse: SparseDecoding | undefined;
   readonly #loads: SchedulerParts["loads"];
   readonly #prefill: PrefillScheduler;
   readonly #fairness: Fairness;
@@ -64,7 +68,7 @@ export class Scheduler {
   #leftOut: readonly Request[] = [];
 
   /** @throws RangeError when the limits contradict each other */
-  constructor({ pool, cache, limits, shape, clock, relocation, loads }: SchedulerParts) {
+  constructor({ pool, cache, limits, shape, clock, relocation, sparse, loads }: SchedulerParts) {
     const { stepTokens, maxRunningRequests, stepListWords } = limits;
     if (stepTokens < maxRunningRequests) {
       throw new RangeError(`stepTokens (${stepTokens}) is below maxRunningRequests (${maxRunningRequests})`);
@@ -79,6 +83,7 @@ export class Scheduler {
     this.#sizes = { stepTokens, listWords: stepListWords + maxRunningRequests * contextBlocks };
     this.#clock = clock;
     this.#relocation = relocation;
+    this.#sparse = sparse;
     this.#loads = loads;
     this.#prefill = new PrefillScheduler(cache, shape.blockTokens);
     this.#fairness = new Fairness(limits, clock);
@@ -104,7 +109,8 @@ export class Scheduler {
     const blocksAreShort = this.#scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.#limits;
-    step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
+    const beside = Math.min(stepTokens - decodes, prefillTokensBesideDecodes) - step.rectifiedRows;
+    step.budget = decodes === 0 ? stepTokens : Math.max(0, beside);
     this.#adoptResident();
     if (!blocksAreShort || this.running.length === 0) this.#admit(step);
     this.#loads?.want(this.running.filter(({ decoding }) => !decoding));
@@ -143,6 +149,7 @@ export class Scheduler {
 
   /** Gives its blocks back, those of its last run first: what came first in the prompt stays findable longest. */
   releaseBlocks(request: Request): void {
+    this.#sparse?.release(request);
     for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.#cache);
   }
 
@@ -177,10 +184,24 @@ export class Scheduler {
         continue;
       }
       run.coverWithBlocks(run.tokenCount, this.#cache);
-      step.addDecode(request, run);
+      this.#addDecode(request, run, step);
     }
     this.#leftOut = leftOut;
     return isWaiting || this.preemptions > before;
+  }
+
+  /** The newest token of an answer, by a row that reads all it sees or chooses; or tokens that are computed anew. */
+  #addDecode(request: Request, run: Run, step: StepDraft): void {
+    if (this.#sparse === undefined || request.sparse === undefined) return step.addDecode(request, run);
+    const { stepTokens, maxRunningRequests, prefillTokensBesideDecodes } = this.#limits;
+    const mostRows = Math.min(stepTokens - maxRunningRequests, prefillTokensBesideDecodes) + 1;
+    const left = mostRows - step.rectifiedRows;
+    const isDue = left > 1 && this.#sparse.rowsToRectify(request, run, mostRows) > 0;
+    if (isDue) return step.addRectified(request, run, left, this.#sparse.densePieceOf(request));
+    // A block for each running request is left for their next tokens.
+    const hasRoom = (count: number): boolean =>
+      refusalOf(this.#pool, this.running, request, count + this.running.length) === undefined;
+    step.addDecode(request, run, this.#sparse.pieceOf(request, run, hasRoom));
   }
 
   /** Running requests: those that have waited longest first, then in order of admission. */
@@ -193,7 +214,8 @@ export class Scheduler {
   }
 
   /**
-   * Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. A step in
+   * Gives buffers up, and then preempts from the end, until so many blocks are free for `request`; false when it was
+   * preempted itself. A step in
    * flight may hold the blocks of any running request, so while there is one, nobody is preempted, and false says that
    * `request` waits for it. `canScheduleAhead` makes that rare. It cannot rule it out: the blocks taken for the requests
    * before this one can raise the floors of other tenants.
@@ -203,6 +225,11 @@ export class Scheduler {
       const refusal = refusalOf(this.#pool, this.running, request, blockCount);
       if (refusal === undefined) return true;
       if (step.isAhead) return false;
+      const holder = this.#sparse?.releaseLast(this.running);
+      if (holder !== undefined) {
+        step.makeDense(holder);
+        continue;
+      }
       const victim = victimFor(this.running, request, refusal);
       this.remove(victim);
       this.releaseBlocks(victim);

@@ -1,6 +1,7 @@
-/** What a step is made of: pieces for all layers, probes and copies of blended runs (blend.ts). */
+/** What a step is made of: pieces for all layers, probes and copies of blended runs (blend/blending.ts). */
 import type { BlockKey } from "../contract/units.ts";
 import type { BlockMove } from "../relocation/plan.ts";
+import type { SparsePiece } from "../sparse/state.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import { ListBudget } from "./step-budget.ts";
@@ -13,6 +14,8 @@ export interface Piece {
   readonly rowCount: number;
   /** The piece ends with the open run's last token. */
   readonly wantsLogits: boolean;
+  /** What is told of it where its request may choose what its rows read. */
+  readonly sparse?: SparsePiece | undefined;
 }
 
 export interface StepPlan {
@@ -63,6 +66,8 @@ export class StepDraft {
    * lists of their own.
    */
   budget = 0;
+  /** Rows of tokens that are computed anew, beside the newest of each answer. */
+  rectifiedRows = 0;
   /** Rows of a prompt are in the step. */
   hasPrompts = false;
   /** Tokens of context that count as one more row (EngineLimits); Infinity: a row is a row. */
@@ -88,14 +93,39 @@ export class StepDraft {
   }
 
   /** A request that decodes computes its newest token. */
-  addDecode(request: Request, run: Run): void {
+  addDecode(request: Request, run: Run, sparse?: SparsePiece): void {
     this.listBudget.take(run, 1);
-    this.pieces.set(run, { request, run, firstToken: run.computedTokens, rowCount: 1, wantsLogits: true });
+    this.pieces.set(run, { request, run, firstToken: run.computedTokens, rowCount: 1, wantsLogits: true, sparse });
+  }
+
+  /**
+   * It computes tokens whose KV is approximate anew, as many as there are rows for: the newest with them if that is all.
+   * @param rows of the step that are left for it
+   */
+  addRectified(request: Request, run: Run, rows: number, sparse?: SparsePiece): void {
+    const firstToken = run.begunExactTokens;
+    const missing = run.tokenCount - firstToken;
+    const rowCount = Math.max(1, this.listBudget.rowsFor(run, Math.min(missing, rows)));
+    this.listBudget.take(run, rowCount);
+    this.rectifiedRows += rowCount - 1;
+    const wantsLogits = rowCount === missing;
+    // A seat has room for the newest queries alone.
+    const told = wantsLogits ? sparse : undefined;
+    this.pieces.set(run, { request, run, firstToken, rowCount, wantsLogits, sparse: told });
   }
 
   /** The request has lost its blocks. */
   dropDecode({ openRun }: Request): void {
-    if (openRun !== undefined && this.pieces.delete(openRun)) this.listBudget.giveBack(openRun, 1);
+    const piece = openRun && this.pieces.get(openRun);
+    if (piece === undefined) return;
+    this.listBudget.giveBack(piece.run, piece.rowCount);
+    this.pieces.delete(piece.run);
+  }
+
+  /** The request has lost what its row would choose with. */
+  makeDense({ openRun }: Request): void {
+    const piece = openRun && this.pieces.get(openRun);
+    if (piece !== undefined) this.pieces.set(piece.run, { ...piece, sparse: undefined });
   }
 
   /** The run's piece has `rowCount` rows more. */

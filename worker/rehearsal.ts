@@ -4,14 +4,14 @@
  * own before the worker says that it is ready. Only their questions are computed: what they find is whatever the pool's
  * blocks hold, and nobody reads the answers. Nothing of it is counted, found or kept.
  */
-import { Derivation } from "../cache/derivations.ts";
-import { foldSpan, runBlockKeys } from "../contract/block-key.ts";
-import { greedySampling } from "../contract/greedy-sampling.ts";
-import type { PlanRun, SegmentRef, SubmitMessage } from "../contract/messages.ts";
-import { nobody } from "../contract/owners.ts";
-import type { BlockKey } from "../contract/units.ts";
-import { defaultEngineLimits, type EngineOptions } from "./limits.ts";
-import { Engine } from "./loop.ts";
+import { Derivation } from "./cache/derivations.ts";
+import { foldSpan, runBlockKeys } from "./contract/block-key.ts";
+import { greedySampling } from "./contract/greedy-sampling.ts";
+import type { PlanRun, SegmentRef, SubmitMessage } from "./contract/messages.ts";
+import { nobody } from "./contract/owners.ts";
+import type { BlockKey } from "./contract/units.ts";
+import { defaultEngineLimits, type EngineOptions } from "./engine/limits.ts";
+import { Engine } from "./engine/loop.ts";
 
 const spanCount = 32;
 const blocksOfSpan = 8;
