@@ -45,7 +45,8 @@ async function openCuda(config: WorkerConfig, index: number): Promise<OpenBacken
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
   assertLayersRun(config, cpuOnlyPart(model.config));
-  const device = await openDevice({ index, headDim: model.config.headDim, kvElement });
+  const { headDim, scoreCap } = model.config;
+  const device = await openDevice({ index, headDim, scoreCap, kvElement });
   const { kvBytes, hostKvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const options = { kvBytes, hostKvBytes, blockTokens, kvElement, maxRows, maxLogitRows };
   const backend = await CudaBackend.open(device, model, options);

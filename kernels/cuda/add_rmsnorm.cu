@@ -1,12 +1,14 @@
 /*
  * Adds a sublayer's output to the residual stream and makes the next sublayer's input, in one pass.
  *
- *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null
- *   residual += delta * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
- *   out = residual / sqrt(mean(residual^2) + epsilon) * weight        bf16 [rows][hidden]; weight [hidden] bf16
+ *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null, deltaBias, deltaNorm [hidden] bf16 or null
+ *   d = delta + deltaBias; with deltaNorm RMSNorm of it: d / sqrt(mean(d^2) + epsilon) * (deltaNorm + normOffset)
+ *   residual += d * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
+ *   out = residual / sqrt(mean(residual^2) + epsilon) * (weight + normOffset)        bf16 [rows][hidden]
+ *   weight [hidden] bf16; null: out = residual. normOffset: 1 where a model stores a norm's weights less one, else 0
  *
  * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 vectors of 8
- * values in registers): hidden is a multiple of 8, at most 32,768. Bytes: 12 a value.
+ * values in registers): hidden is a multiple of 8, at most 32,768. Bytes: 12 a value; what deltaNorm reads twice is cached.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "common.cuh"
@@ -19,8 +21,42 @@ __device__ __forceinline__ void load_residual(const float *residual, int vector,
   x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
+struct Delta {
+  const bf16 *values, *bias;
+
+  __device__ __forceinline__ void load(int vector, float (&d)[8]) const {
+    unpack8(reinterpret_cast<const uint4 *>(values)[vector], d);
+    if (!bias) return;
+    float b[8];
+    unpack8(reinterpret_cast<const uint4 *>(bias)[vector], b);
+#pragma unroll
+    for (int i = 0; i < 8; i++) d[i] += b[i];
+  }
+};
+
+/* Multiplies by a norm's factor and weights. */
+__device__ __forceinline__ void weigh(float (&x)[8], float factor, const bf16 *weight, float offset, int vector) {
+  float w[8];
+  unpack8(reinterpret_cast<const uint4 *>(weight)[vector], w);
+#pragma unroll
+  for (int i = 0; i < 8; i++) x[i] *= factor * (w[i] + offset);
+}
+
+/* The whole block calls it. */
+__device__ __forceinline__ float delta_factor(const Delta &delta, float epsilon, int hidden, float *scratch) {
+  float squares = 0;
+  for (int vector = threadIdx.x; vector < hidden / 8; vector += blockDim.x) {
+    float d[8];
+    delta.load(vector, d);
+#pragma unroll
+    for (int i = 0; i < 8; i++) squares += d[i] * d[i];
+  }
+  return rsqrtf(block_sum(squares, scratch) / hidden + epsilon);
+}
+
 extern "C" __global__ void __launch_bounds__(1024)
-add_rmsnorm(float *__restrict__ residual, const bf16 *delta, float scale, const bf16 *__restrict__ weight,
+add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const bf16 *__restrict__ deltaBias,
+            const bf16 *__restrict__ deltaNorm, float scale, const bf16 *__restrict__ weight, float normOffset,
             float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
   __shared__ float scratch[32];
   let_next_begin();
@@ -29,6 +65,8 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *delta, float scale, const 
   if (row >= *rowCount) return;
   const int vectors = hidden / 8;
   residual += row * hidden;
+  const Delta delta = {deltaValues + row * hidden, deltaBias};
+  const float deltaFactor = deltaValues && deltaNorm ? delta_factor(delta, epsilon, hidden, scratch) : 1.0f;
   float x[kVectors][8];
   float squares = 0;
 #pragma unroll
@@ -36,9 +74,10 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *delta, float scale, const 
     const int vector = threadIdx.x + c * blockDim.x;
     if (vector >= vectors) break;
     load_residual(residual, vector, x[c]);
-    if (delta) {
+    if (deltaValues) {
       float d[8];
-      unpack8(reinterpret_cast<const uint4 *>(delta + row * hidden)[vector], d);
+      delta.load(vector, d);
+      if (deltaNorm) weigh(d, deltaFactor, deltaNorm, normOffset, vector);
 #pragma unroll
       for (int i = 0; i < 8; i++) x[c][i] += d[i] * scale;
       reinterpret_cast<float4 *>(residual)[2 * vector] = make_float4(x[c][0], x[c][1], x[c][2], x[c][3]);
@@ -52,10 +91,7 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *delta, float scale, const 
   for (int c = 0; c < kVectors; c++) {
     const int vector = threadIdx.x + c * blockDim.x;
     if (vector >= vectors) break;
-    float w[8];
-    unpack8(reinterpret_cast<const uint4 *>(weight)[vector], w);
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[c][i] *= factor * w[i];
+    if (weight) weigh(x[c], factor, weight, normOffset, vector);
     reinterpret_cast<uint4 *>(out + row * hidden)[vector] = pack8(x[c]);
   }
 }

@@ -3,13 +3,14 @@
  * (the target stands that much later than its source); V is copied unchanged. Where source and target are one slot, K
  * is rotated in place.
  *
- *   sourceSlots, targetSlots, deltas [tokens]; layerRotates [layers]: 0 where the layer has no RoPE
+ *   sourceSlots, targetSlots, deltas [tokens]
+ *   layerRotates [layers]: 0 where the layer has no RoPE, 1 where it rotates by `rotations`, 2 by `slidingRotations`
  *   pool: all layers, `layerStride` elements from one to the next; rotations as in qkv_finish.cu; `inverseFactor`
- *   removes the factor that the rows of that table carry, since a stored K has it already
+ *   and `slidingInverseFactor` remove the factor that the rows of each table carry, since a stored K has it already
  *
  * No slot is a target twice, or the source of one token and the target of another. Grid: (tokens / 16, layers) of 256
  * threads, a warp a head. Where headDim and rotaryDim are multiples of 16, a lane has two runs of 8 values that are
- * rotated together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first
+ * rotated together, a head takes 2, 4 or 8 lanes (16 where files are compiled for longer heads), and all loads of a head's 16 tokens are in flight before the first
  * store; otherwise a whole warp copies a token.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
@@ -44,7 +45,7 @@ __device__ __forceinline__ void rotate8(uint4 &first, uint4 &second, const float
   first = pack8(x), second = pack8(y);
 }
 
-/* Copies with 2, 4 or 8 lanes a token; a lane copies `kSteps` tokens. */
+/* Copies with 2, 4, 8 or 16 lanes a token; a lane copies `kSteps` tokens. */
 template <int kLanes>
 __device__ __forceinline__ void copy_wide(const Copies &copies, const HeadShape &shape, bf16 *pool) {
   constexpr int kSteps = kTokensPerBlock * kLanes / 32;
@@ -116,9 +117,9 @@ __device__ __forceinline__ void copy_any(const Copies &copies, const HeadShape &
     for (int head = threadIdx.x >> 5; head < shape.kvHeads; head += blockDim.x >> 5) {
       LaneValues k = load_head(pool + key_offset(shape, source, head), place);
       if (delta != 0 && copies.rotated) {
-        if (place.rotates)
 #pragma unroll
-          for (int i = 0; i < 4; i++) k.x[i] *= copies.inverseFactor;
+        for (int i = 0; i < 4 * kLaneParts; i++)
+          if (place.rotates[i / 4]) k.x[i] *= copies.inverseFactor;
         rotate_head(k, copies.rotations + (long long)(delta) * (shape.rotaryDim / 2), place);
       }
       store_head(pool + key_offset(shape, target, head), place, k);
@@ -129,19 +130,21 @@ __device__ __forceinline__ void copy_any(const Copies &copies, const HeadShape &
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(256, 2 / kLaneParts)
 copy_tokens(const int *__restrict__ sourceSlots, const int *__restrict__ targetSlots, const int *__restrict__ deltas,
             const int *tokenCount, const int *__restrict__ layerRotates, const float2 *__restrict__ rotations,
-            float inverseFactor, int kvHeads, int headDim, int rotaryDim, int blockTokens, long long layerStride,
-            bf16 *pool) {
+            float inverseFactor, const float2 *__restrict__ slidingRotations, float slidingInverseFactor, int kvHeads,
+            int headDim, int rotaryDim, int blockTokens, long long layerStride, bf16 *pool) {
   const int first = blockIdx.x * kTokensPerBlock, count = min(kTokensPerBlock, *tokenCount - first);
   if (count <= 0) return;
   const HeadShape shape = {headDim, rotaryDim, kvHeads, blockTokens};
-  const Copies copies = {sourceSlots + first, targetSlots + first, deltas + first, count,
-                         layerRotates[blockIdx.y] != 0, rotations, inverseFactor};
+  const int table = layerRotates[blockIdx.y];
+  const Copies copies = {sourceSlots + first, targetSlots + first, deltas + first, count, table != 0,
+                         table == 2 ? slidingRotations : rotations,
+                         table == 2 ? slidingInverseFactor : inverseFactor};
   pool += blockIdx.y * layerStride;
   if ((headDim | rotaryDim) % 16 != 0) return copy_any(copies, shape, pool);
   if (headDim <= 32) return copy_wide<2>(copies, shape, pool);
   if (headDim <= 64) return copy_wide<4>(copies, shape, pool);
-  copy_wide<8>(copies, shape, pool);
+  copy_wide<8 * kLaneParts>(copies, shape, pool);
 }

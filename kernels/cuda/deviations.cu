@@ -10,7 +10,7 @@
 __device__ __forceinline__ float squared_distance(const LaneValues &v, const LaneValues &stored) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 4 * kLaneParts; i++) {
     const float difference = round_bf16(v.x[i]) - stored.x[i];
     sum += difference * difference;
   }
@@ -18,8 +18,8 @@ __device__ __forceinline__ float squared_distance(const LaneValues &v, const Lan
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-deviations(const bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ kNorm, float epsilon,
-           const float2 *__restrict__ rotations, const int *__restrict__ positions, const int *__restrict__ slots,
+deviations(const bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ kNorm,
+           float normOffset, float epsilon, const float2 *__restrict__ rotations, const int *__restrict__ positions, const int *__restrict__ slots,
            const int *rowCount, int queryHeads, int kvHeads, int headDim, int rotaryDim, int blockTokens,
            const bf16 *__restrict__ pool, float *__restrict__ out) {
   __shared__ float scratch[32];
@@ -34,7 +34,7 @@ deviations(const bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf
     const int kvHead = (head - queryHeads) % kvHeads;
     const bool isKey = head < queryHeads + kvHeads;
     if (isKey) {
-      if (kNorm) normalise_head(v, load_head(kNorm, place), headDim, epsilon);
+      if (kNorm) normalise_head(v, load_head(kNorm, place), normOffset, headDim, epsilon);
       rotate_head(v, rotations + (long long)(positions[row]) * (rotaryDim / 2), place);
     }
     const size_t at = isKey ? key_offset(shape, slot, kvHead) : value_offset(shape, slot, kvHead);

@@ -4,7 +4,8 @@
  * attention rotates it once for each segment that it reads.
  *
  *   qkv [rows][(queryHeads + 2 * kvHeads) * headDim] bf16, a row holding q, k and v side by side; q is changed in place
- *   bias [(queryHeads + 2 * kvHeads) * headDim] bf16 or null; qNorm, kNorm [headDim] bf16 or null
+ *   bias [(queryHeads + 2 * kvHeads) * headDim] bf16 or null; qNorm, kNorm [headDim] bf16 or null, to whose numbers
+ *   normOffset is added: 1 where a model stores a norm's weights less one, else 0
  *   rotations: (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0; layers without RoPE pass rotaryDim 0
  *   positions, slots [rows]; pool: this layer's part of the KV pool (heads.cuh; in mx8 as mx8.cuh has it, where K and V
  *   are rounded from float32 before anything attends to them)
@@ -21,8 +22,9 @@ __device__ __forceinline__ void store_kv(bf16 *pool, const HeadShape &shape, int
 #if KV_MX8
   __shared__ float heads[8][128];
   float *head = heads[threadIdx.x >> 5];
-  if (place.used) {
-    head[place.a] = v.x[0], head[place.a + 1] = v.x[1], head[place.b] = v.x[2], head[place.b + 1] = v.x[3];
+  if (place.used[0]) {
+    const int a = place.a[0], b = place.b[0];
+    head[a] = v.x[0], head[a + 1] = v.x[1], head[b] = v.x[2], head[b + 1] = v.x[3];
   }
   __syncwarp();
   const int block = slot / shape.blockTokens, token = slot % shape.blockTokens;
@@ -37,7 +39,7 @@ __device__ __forceinline__ void store_kv(bf16 *pool, const HeadShape &shape, int
 
 extern "C" __global__ void __launch_bounds__(256)
 qkv_finish(bf16 *qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qNorm, const bf16 *__restrict__ kNorm,
-           float epsilon, const float2 *__restrict__ rotations, const int *__restrict__ positions,
+           float normOffset, float epsilon, const float2 *__restrict__ rotations, const int *__restrict__ positions,
            const int *__restrict__ slots, const int *rowCount, int queryHeads, int kvHeads, int headDim, int rotaryDim,
            int blockTokens, bf16 *pool) {
   let_next_begin();
@@ -55,7 +57,7 @@ qkv_finish(bf16 *qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qN
   if (isIdle) return;
   bf16 *data = qkv + (size_t(row) * heads + head) * headDim;
   LaneValues v = projected_head(data, bias ? bias + head * headDim : nullptr, place);
-  if (norm) normalise_head(v, weights, headDim, epsilon);
+  if (norm) normalise_head(v, weights, normOffset, headDim, epsilon);
   if (isQuery) return store_head(data, place, v);
   if (isKey) rotate_head(v, rotation, place);
   store_kv(pool, shape, slot, (head - queryHeads) % kvHeads, !isKey, place, v);

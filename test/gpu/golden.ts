@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
-import { cpuOnlyPart, type LoadedModel, loadModel } from "../../worker/model/load.ts";
+import { type LoadedModel, loadModel, partWithoutKernels } from "../../worker/model/load.ts";
 import { EmulatedDevice } from "../backend/cuda/emulated-device.ts";
 import { type CaseResult, type GoldenCase, GoldenModel, goldenSchema } from "../golden/golden-model.ts";
 import { gpuOptions, openTestDevice, resultPath } from "./options.ts";
@@ -27,16 +27,15 @@ for (const { name } of folders) {
   const folder = join(root, name);
   const { cases } = goldenSchema.parse(JSON.parse(readFileSync(join(folder, "golden.json"), "utf8")));
   const model = loadModel(folder, numericMode);
-  const { headDim } = model.config;
-  // What no GPU computes so far is refused at a start.
-  if (cpuOnlyPart(model.config) !== undefined) continue;
-  const loops = await open(new EmulatedDevice(headDim), model, false);
+  const { headDim, scoreCap } = model.config;
+  if (partWithoutKernels(model.config) !== undefined) continue;
+  const loops = await open(new EmulatedDevice(headDim, 256 << 20, "bfloat16", scoreCap), model, false);
   const bounds = new Map<GoldenCase, CaseResult>();
   // Where the reference does not say what bfloat16 is off by, the plain loops do.
   for (const each of cases) if (each.bf16_errors === undefined) bounds.set(each, await loops.run(each));
   for (const graphs of [true, false]) {
     await report.check(`${name}${graphs ? "" : ", plain launches"}`, async () => {
-      const device = await open(await openTestDevice(headDim, options), model, graphs);
+      const device = await open(await openTestDevice(headDim, options, "bfloat16", scoreCap), model, graphs);
       const lines: string[] = [];
       for (const goldenCase of cases) {
         const result = await device.run(goldenCase);

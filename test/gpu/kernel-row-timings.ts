@@ -30,16 +30,16 @@ export async function timeRows(timer: KernelTimer, random: Random): Promise<void
   );
   for (const rows of [64, maxRows]) {
     const count = putInts(device, Int32Array.of(rows));
-    const norm = device.prepare("add_rmsnorm", residual, delta, 1, weight, 1e-6, count, hidden, out);
+    const norm = device.prepare("add_rmsnorm", residual, delta, null, null, 1, weight, 0, 1e-6, count, hidden, out);
     await timer.time(`add_rmsnorm ${rows}`, { bytes: rows * hidden * 12, flop: 0 }, 20, () =>
       norm({ grid: [rows], blockThreads: hidden / 8 }),
     );
-    const silu = device.prepare("silu_mul", gateUp, count, ffn, out);
-    await timer.time(`silu_mul ${rows}`, { bytes: rows * ffn * 6, flop: 0 }, 20, () =>
+    const silu = device.prepare("activate", gateUp, count, ffn, 0, out);
+    await timer.time(`activate ${rows}`, { bytes: rows * ffn * 6, flop: 0 }, 20, () =>
       silu({ grid: [Math.ceil(ffn / 2048), rows], blockThreads: 256 }),
     );
     const places = [rotations, ascending, ascending, count, queryHeads, kvHeads, headDim, headDim, 64, pool] as const;
-    const finish = device.prepare("qkv_finish", qkv, null, weight, weight, 1e-6, ...places);
+    const finish = device.prepare("qkv_finish", qkv, null, weight, weight, 0, 1e-6, ...places);
     const finishBytes = rows * headDim * (4 * queryHeads + 8 * kvHeads);
     await timer.time(`qkv_finish ${rows}`, { bytes: finishBytes, flop: 0 }, 20, () =>
       finish({ grid: [rows, (queryHeads + 2 * kvHeads) / 8], blockThreads: 256 }),

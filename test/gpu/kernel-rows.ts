@@ -17,16 +17,24 @@ export async function checkNorm(device: CudaDevice, random: Random, hidden: numb
   const delta = twin.putBfloat16("delta", random.normals(gridRows * hidden));
   const weight = twin.putBfloat16("weight", random.normals(hidden));
   const out = twin.space("out", gridRows * hidden * 2);
+  const [bias, deltaNorm] = ["bias", "norm of delta"].map((name) => twin.putBfloat16(name, random.normals(hidden)));
   const alone = twin.space("out without delta", gridRows * hidden * 2);
+  const sandwich = twin.space("out with norms on both sides", gridRows * hidden * 2);
+  const plain = twin.space("out without norm", gridRows * hidden * 2);
   const count = twin.put("count", Int32Array.of(rowCount));
   twin.upload();
   const size = { grid: [gridRows], blockThreads: Math.min(1024, Math.ceil(hidden / 8 / 32) * 32) } as const;
-  twin.launch("add_rmsnorm", [residual, delta, 0.22, weight, epsilon, count, hidden, out], size);
-  twin.launch("add_rmsnorm", [residual, null, 1, weight, epsilon, count, hidden, alone], size);
+  const rows = [epsilon, count, hidden] as const;
+  twin.launch("add_rmsnorm", [residual, delta, null, null, 0.22, weight, 0, ...rows, out], size);
+  twin.launch("add_rmsnorm", [residual, null, null, null, 1, weight, 0, ...rows, alone], size);
+  twin.launch("add_rmsnorm", [residual, delta, null, deltaNorm, 1, weight, 1, ...rows, sandwich], size);
+  twin.launch("add_rmsnorm", [residual, delta, bias, null, 1, null, 0, ...rows, plain], size);
   return twin.compare([
     { buffer: residual, type: "float32", relative: float32Error, absolute: float32Error },
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
     { buffer: alone, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: sandwich, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: plain, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
   ]);
 }
 
@@ -49,6 +57,13 @@ export async function checkRows(device: CudaDevice, random: Random): Promise<str
   );
   const residual = twin.space("residual", gridRows * hidden * 4);
   const activated = twin.space("activated", gridRows * ffn * 2);
+  const gelu = twin.space("activated by GELU", gridRows * ffn * 2);
+  const logits = twin.put(
+    "logits",
+    random.normals(gridRows * vocabSize).map((x) => 40 * x),
+  );
+  const qkv = twin.putBfloat16("qkv", random.normals(gridRows * 5 * hidden));
+  const [qNorm, kNorm] = [3, 1].map((heads) => twin.putBfloat16("norm", random.normals(heads * hidden)));
   const gathered = twin.space("gathered", gridRows * hidden * 4);
   const frequencies = twin.put(
     "frequencies",
@@ -60,11 +75,20 @@ export async function checkRows(device: CudaDevice, random: Random): Promise<str
   twin.upload();
   const size = { grid: [gridRows], blockThreads: 256 } as const;
   twin.launch("embed_rows", [table, tokenIds, sampled, count, hidden, 12, residual], size);
-  twin.launch("silu_mul", [gateUp, count, ffn, activated], { grid: [2, gridRows], blockThreads: 256 });
+  const wide = { grid: [2, gridRows], blockThreads: 256 } as const;
+  twin.launch("activate", [gateUp, count, ffn, 0, activated], wide);
+  twin.launch("activate", [gateUp, count, ffn, 1, gelu], wide);
+  twin.launch("cap_logits", [logits, rowCount * vocabSize, 30], { grid: [2], blockThreads: 256 });
+  const [q, k] = [3 * 264, 264];
+  const projections = [qkv, qNorm, kNorm, epsilon, count, q, k, q + 2 * k] as const;
+  twin.launch("norm_projections", projections, { grid: [gridRows, 2], blockThreads: 256 });
   twin.launch("gather_rows", [residual, picked, count, hidden * 4, gathered], size);
   twin.launch("fill_rope_table", [frequencies, 20, -333, 999, factor, rotations], { grid: [7], blockThreads: 256 });
   return twin.compare([
     { buffer: activated, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: gelu, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: logits, type: "float32", relative: float32Error, absolute: float32Error },
+    { buffer: qkv, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
     { buffer: rotations, type: "float32", relative: 1e-7, absolute: 1e-7 },
   ]);
 }
@@ -102,17 +126,20 @@ export async function checkHeads(
   // Every third token is rotated in place.
   const inPlace = to.map((slot, i) => (i % 3 === 0 ? from[i] : slot));
   const [slots, sources, targets] = [slotsHere, from, inPlace].map((list) => twin.put("slots", Int32Array.from(list)));
-  const [count, layerRotates] = [twin.put("count", Int32Array.of(rowCount)), twin.put("flags", Int32Array.of(1, 0))];
+  const [count, layerRotates] = [
+    twin.put("count", Int32Array.of(rowCount)),
+    twin.put("flags", Int32Array.of(1, hasBias ? 2 : 0)),
+  ];
   const before = twin.space("deviations before", gridRows * 4);
   const after = twin.space("deviations after", gridRows * 4);
   twin.upload();
   const shape = [queryHeads, kvHeads, headDim, rotaryDim, blockTokens];
   const size = { grid: [gridRows], blockThreads: 256 } as const;
   const rows = [positions, slots, count, ...shape, pool];
-  twin.launch("deviations", [qkv, bias, kNorm, epsilon, rotations, ...rows, before], size);
+  twin.launch("deviations", [qkv, bias, kNorm, 0, epsilon, rotations, ...rows, before], size);
   const grid = [gridRows, Math.ceil(heads / 8)] as const;
-  twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, epsilon, rotations, ...rows], { grid, blockThreads: 256 });
-  twin.launch("deviations", [qkv, bias, kNorm, epsilon, rotations, ...rows, after], size);
+  twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, 0, epsilon, rotations, ...rows], { grid, blockThreads: 256 });
+  twin.launch("deviations", [qkv, bias, kNorm, 0, epsilon, rotations, ...rows, after], size);
   const copies = [
     sources,
     targets,
@@ -121,6 +148,8 @@ export async function checkHeads(
     layerRotates,
     rotations,
     0.8,
+    rotations,
+    0.5,
     kvHeads,
     headDim,
     rotaryDim,

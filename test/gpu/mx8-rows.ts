@@ -53,7 +53,7 @@ export async function checkStores(
   const pool = twin.put("pool", new Uint8Array(blockCount * mx8BlockBytes(shape)));
   twin.upload();
   const sizes = [queryHeads, kvHeads, headDim, rotaryDim, blockTokens];
-  const values = [qkv, null, null, kNorm, epsilon, rotations, positions, slotList, count, ...sizes, pool];
+  const values = [qkv, null, null, kNorm, 0, epsilon, rotations, positions, slotList, count, ...sizes, pool];
   twin.launch("qkv_finish", values, { grid: [gridRows, Math.ceil(heads / 8)], blockThreads: 256 });
   const stored = await twin.read(pool);
   const wanted = twin.memory.uint8(pool);

@@ -40,6 +40,7 @@ export function openTestDevice(
   headDim: number,
   { libraryFolders }: GpuOptions,
   kvElement?: KvElement,
+  scoreCap?: number,
 ): Promise<CudaDevice> {
-  return openDevice({ index: 0, headDim, kvElement, libraryFolders, kernelFolder: "kernels/cuda" });
+  return openDevice({ index: 0, headDim, scoreCap, kvElement, libraryFolders, kernelFolder: "kernels/cuda" });
 }

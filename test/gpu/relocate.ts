@@ -101,7 +101,8 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
       );
       const [sources, targets, rotated, count] = lists;
       const shape = [kvHeads, headDim, headDim, blockTokens, layerStride, pool] as const;
-      const run = device.prepare("copy_tokens", sources, targets, rotated, count, layerRotates, origin, 1, ...shape);
+      const tables = [origin, 1, origin, 1] as const;
+      const run = device.prepare("copy_tokens", sources, targets, rotated, count, layerRotates, ...tables, ...shape);
       return () => run({ grid: [Math.ceil(deltas.length / 16), layers], blockThreads: 256 });
     });
     const ms = await timer.milliseconds(1, () => {

@@ -39,10 +39,13 @@ interface KernelCase {
   readonly mx8: 0 | 1;
 }
 
-/** Head sizes whose tiles differ: the largest, and one that no power of two divides; 128 where none is asked for. */
+/** Head sizes whose tiles differ: the usual, the largest, and one that no power of two divides; 128 where none is asked for. */
 const headDims: Readonly<Record<string, readonly number[]>> = {
-  "attention_packed.cu": [128, 80],
-  "attention_tiles.cu": [128, 80],
+  "attention_packed.cu": [128, 80, 256],
+  "attention_tiles.cu": [128, 80, 256],
+  "qkv_finish.cu": [128, 256],
+  "deviations.cu": [128, 256],
+  "copy_tokens.cu": [128, 256],
   "attention_packed_wgmma.cu": [128, 80, 64],
   "attention_wgmma.cu": [128, 80, 64],
 };
@@ -53,7 +56,9 @@ const mx8Sources = ["qkv_finish.cu", "move_blocks.cu", "attention_packed_wgmma.c
 function compile({ source, headDim, mx8 }: KernelCase): string {
   const scratch = mkdtempSync(join(tmpdir(), "spangate-cuda-"));
   try {
-    const defines = [`--define-macro=HEAD_DIM=${headDim}`, `--define-macro=KV_MX8=${mx8}`];
+    // No model with long heads goes without a cap here, and none of the others has one.
+    const cap = headDim > 128 ? 50 : 0;
+    const defines = [`--define-macro=HEAD_DIM=${headDim}`, `--define-macro=KV_MX8=${mx8}`, `--define-macro=SCORE_CAP=${cap}`];
     const options = ["--fatbin", "--std=c++17", "--Werror=all-warnings", ...effortOptions, ...defines];
     const targets = architecturesOf(source, headDim).map(
       (name) => `--generate-code=arch=compute_${name},code=sm_${name}`,

@@ -23,7 +23,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/sample": ["worker/contract", "worker/base"],
   "worker/cache": ["worker/contract"],
   // The plan of a step's attention is made without knowledge of devices, by whoever runs it.
-  "worker/attention": ["worker/contract", "worker/base"],
+  "worker/attention": ["worker/attention/batches", "worker/contract", "worker/base"],
+  "worker/attention/batches": ["worker/contract", "worker/base"],
   "worker/tiers": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
   "worker/relocation": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
   "worker/blend": ["worker/contract"],

@@ -6,12 +6,15 @@
  *   items   firstRow (in `rows`), rowCount, firstSlice, sharedSlices, sliceCount, tokenCount (its work),
  *           isSmallAlone (1: all items of the plan are "small"), 0
  *   slices  block (place in blockIds), firstToken (of that block), tokenCount, firstOffset (place in `offsets`),
- *           firstSliceRow (in the item), sliceRowCount, firstVisible, rotation
+ *           firstSliceRow (in the item), sliceRowCount (and `lateness`), firstVisible, rotation
  *   offsets Δ of each row of a slice
  *   merges  row, firstPartial, partCount, 0: the row's partial rows stand one after the other
  *
  * The slice's row i sees its first min(tokenCount, firstVisible + i) tokens, with q rotated to the row's position less
  * offsets[firstOffset + i]: a fragment that several rows read may stand at another place in each of their requests.
+ *
+ * Where layers slide, a slice of a large item may also hide a beginning: its row i does not see tokens before i - late,
+ * and sliceRowCount has 65536 * (1 + late) more. What all rows of a slice do not see is no part of it.
  *
  * Row i of an item stands in m-tile floor(i / rowsPerTile). Its first `sharedSlices` slices are read by all rows of the
  * item; each of the others by rows of one m-tile only. Only small items have such others.
@@ -54,6 +57,9 @@ export const planSlice = {
 } as const;
 export const notRead = -(2 ** 31);
 
+/** What is added to the number of a slice's rows where its row i does not see tokens before i - late. */
+export const lateness = (late: number): number => (1 + late) << 16;
+
 export interface AttentionPlan {
   readonly rows: Int32Array;
   /** At most `smallTiles` m-tiles each: leaves, and shared runs that few rows read. */
@@ -85,3 +91,14 @@ export const tileHeads = 16;
 
 /** Rows of the step in one m-tile; a group of more than 16 query heads is cut into tiles of 16 heads, a row each. */
 export const rowsPerTile = (group: number): number => Math.max(1, Math.floor(tileHeads / group));
+
+/** A plan of no row. */
+export const emptyPlan: AttentionPlan = {
+  rows: new Int32Array(0),
+  smallItems: new Int32Array(0),
+  largeItems: new Int32Array(0),
+  slices: new Int32Array(0),
+  offsets: new Int32Array(0),
+  merges: new Int32Array(0),
+  partialCount: 0,
+};

@@ -10,7 +10,8 @@
  * Each is cut so that the chip is filled. A plan is kept while only the ends of runs grow: then its words are patched.
  */
 import type { Batch } from "../contract/batch.ts";
-import { BatchCopy } from "./copy.ts";
+import { BatchCopy } from "./batches/copy.ts";
+import type { WindowedBatch } from "./batches/windowed.ts";
 import { type PackChoice, PackDraft } from "./draft.ts";
 import { PieceWriter } from "./pieces.ts";
 import { type AttentionPlan, mostPieceWords } from "./plan-format.ts";
@@ -25,7 +26,7 @@ const relaxations: readonly number[] = [1, 4, Number.POSITIVE_INFINITY];
 
 /** What the plan of a step is written from. */
 interface StepParts {
-  readonly batch: Batch;
+  readonly batch: WindowedBatch;
   readonly stretches: Stretches;
   /** Pieces that have items of their own. */
   readonly isLong: (piece: number) => boolean;
@@ -58,8 +59,15 @@ export class PackPlanner {
     this.#kept = new BatchCopy(shape.blockTokens);
   }
 
+  /** Pieces of more rows have items of their own. */
+  get fewRows(): number {
+    return this.#costs.small.rows;
+  }
+
   /** Valid until the next `plan`. */
-  plan(batch: Batch): AttentionPlan {
+  plan(batch: WindowedBatch): AttentionPlan {
+    // Windows move on with each token, so such a plan is never that of the step before.
+    if (batch.segmentLateness !== undefined) return this.#planAnew(batch);
     if (this.#kept.isGrownTo(batch, (segment, tokens) => this.#writer.growTail(segment, tokens))) {
       return this.#writer.move(batch);
     }
@@ -74,7 +82,7 @@ export class PackPlanner {
    * it has segments. The engine measures steps by the words of a plan that shares nothing (step-budget.ts), so a plan
    * with more words than that is replaced by one whose rows share nothing.
    */
-  #planAnew(batch: Batch): AttentionPlan {
+  #planAnew(batch: WindowedBatch): AttentionPlan {
     const { packing } = this.shape;
     const mostWords = Math.max(this.#freeListWords, mostWordsOf(batch));
     const fits = ({ slices, offsets }: AttentionPlan) => slices.length + offsets.length <= mostWords;
@@ -85,10 +93,10 @@ export class PackPlanner {
     return fits(apart) ? apart : this.#planSharing(batch, false, [Number.POSITIVE_INFINITY]);
   }
 
-  #planSharing(batch: Batch, sharing: boolean, relaxed: readonly number[]): AttentionPlan {
+  #planSharing(batch: WindowedBatch, sharing: boolean, relaxed: readonly number[]): AttentionPlan {
     const { shape } = this;
     const costs = this.#costs;
-    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.small.rows;
+    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > this.fewRows;
     const stretches = this.#finder.find(batch, (piece) => !isLong(piece), sharing);
     let longTokens = 0;
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {

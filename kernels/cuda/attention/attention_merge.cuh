@@ -24,9 +24,10 @@ __device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const Pl
  * each, since a load takes long. Weights are 2^(log sum - greatest log sum so far). Lane 4 i + j holds the weight of
  * part i and head j.
  */
-__device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerge &at, int firstHead, int headCount) {
+__device__ __forceinline__ void merge_columns(const PlanArguments &a, const PlanMerge &at, int firstHead,
+                                              int headCount, int ownColumn) {
   constexpr int kHeads = 4, kAtOnce = 4;
-  const int lane = threadIdx.x & 31, column = min(lane * 4, kHeadDim - 4), ownPart = lane / kHeads % kAtOnce;
+  const int lane = threadIdx.x & 31, column = min(ownColumn, kHeadDim - 4), ownPart = lane / kHeads % kAtOnce;
 #pragma unroll 1
   for (int start = 0; start < headCount; start += kHeads) {
     const auto head = [&](int j) { return firstHead + min(start + j, headCount - 1); };
@@ -76,17 +77,26 @@ __device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerg
 #pragma unroll
     for (int j = 0; j < kHeads; j++) {
       const float by = __shfl_sync(kAllLanes, inverse, j);
-      if (lane * 4 >= kHeadDim || start + j >= headCount) continue;
+      if (ownColumn >= kHeadDim || start + j >= headCount) continue;
       const uint2 words = make_uint2(pack_bf16(out[j].x * by, out[j].y * by), pack_bf16(out[j].z * by, out[j].w * by));
       *reinterpret_cast<uint2 *>(result_at(a, at.row, head(j)) + column) = words;
     }
   }
 }
 
+/* A warp has 128 columns at a time. */
+__device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerge &at, int firstHead, int headCount) {
+#pragma unroll
+  for (int first = 0; first < kHeadDim; first += 128) {
+    merge_columns(a, at, firstHead, headCount, first + int(threadIdx.x & 31) * 4);
+  }
+}
+
 /* Merges one head alone, sixteen parts at a time. */
-__device__ __forceinline__ void merge_head(const PlanArguments &a, const PlanMerge &at, int head) {
+__device__ __forceinline__ void merge_head_columns(const PlanArguments &a, const PlanMerge &at, int head,
+                                                   int ownColumn) {
   constexpr int kAtOnce = 16;
-  const int lane = threadIdx.x & 31, column = min(lane * 4, kHeadDim - 4);
+  const int lane = threadIdx.x & 31, column = min(ownColumn, kHeadDim - 4);
   const float *sums = a.partialSums + size_t(at.firstPartial) * a.queryHeads + head;
   float top = -infinity(), total = 0;
   float4 out = make_float4(0, 0, 0, 0);
@@ -113,9 +123,16 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, const PlanMer
   }
   total = warp_sum(total);
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
-  if (lane * 4 >= kHeadDim) return;
+  if (ownColumn >= kHeadDim) return;
   *reinterpret_cast<uint2 *>(result_at(a, at.row, head) + column) =
       make_uint2(pack_bf16(out.x * inverse, out.y * inverse), pack_bf16(out.z * inverse, out.w * inverse));
+}
+
+__device__ __forceinline__ void merge_head(const PlanArguments &a, const PlanMerge &at, int head) {
+#pragma unroll
+  for (int first = 0; first < kHeadDim; first += 128) {
+    merge_head_columns(a, at, head, first + int(threadIdx.x & 31) * 4);
+  }
 }
 
 /* A warp merges those of its lanes' rows that `complete` names; `merge` is the lane's own row's. */

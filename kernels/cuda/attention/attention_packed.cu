@@ -13,7 +13,9 @@
  * unit's tokens once.
  * Oracle: test/gpu/attention-oracle.ts.
  */
-#include "attention_plan.cuh" /* which also defines the head size */
+#include "heads.cuh" /* HEAD_DIM */
+#include "attention_plan.cuh"
+#include "attention_softmax.cuh" /* SCORE_CAP */
 #include "attention_team.cuh"
 
 /* Slots of kParts * 16 tokens, from `first` of the step on; itemRows: the item rows of packed rows g and g + 8. */
@@ -150,8 +152,11 @@ class Attender {
   }
 };
 
-/* Two blocks fit on a multiprocessor where copying warps can give registers to computing ones (sm_90a). */
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/*
+ * Two blocks fit on a multiprocessor where copying warps can give registers to computing ones (sm_90a), but for long
+ * heads, whose sums alone are 128 registers.
+ */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && HEAD_DIM <= 128
 #define BLOCKS 2
 #define COPY_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 72;")
 #define ATTEND_REGISTERS() asm volatile("setmaxnreg.inc.sync.aligned.u32 184;")

@@ -5,6 +5,7 @@
  * first `sharedSlices` slices; each further slice is private: only rows of one tile read it. A slice is a stretch of
  * tokens over consecutive entries of blockIds. Its i-th row sees the first firstVisible + i tokens of it (all, where
  * that is more) and has an offset of its own, so that shared tokens may stand at a different position in each request.
+ * Where layers slide, slices of large items may also hide a beginning: row i does not see tokens before i - late.
  *
  * TILES. The query heads of one KV head (a group) read the same keys. Item row i lies in tile i / rowsPerTile, where
  * rowsPerTile = max(1, 16 / group). Its packed row in the tile is (i % rowsPerTile) * group + head; the rest of the 16
@@ -21,7 +22,7 @@
  * its sum of weights. The unit that arrives last at a row's counter merges them and sets the counter to zero. Where all
  * units run at the same time, each merges its share (attention_merge.cuh).
  *
- * Compiled with HEAD_DIM, a multiple of 16 up to 128. Oracle: test/gpu/attention-oracle.ts.
+ * Compiled with HEAD_DIM, a multiple of 16 up to 256. Oracle: test/gpu/attention-oracle.ts.
  */
 #ifndef SPANGATE_ATTENTION_PLAN_CUH
 #define SPANGATE_ATTENTION_PLAN_CUH
@@ -29,12 +30,8 @@
 #include "heads.cuh"
 #include "mma.cuh"
 
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-
 constexpr int kHeadDim = HEAD_DIM;
-static_assert(kHeadDim % 16 == 0 && kHeadDim <= 128, "head sizes are multiples of 16 up to 128");
+static_assert(kHeadDim % 16 == 0 && kHeadDim <= 256, "head sizes are multiples of 16 up to 256");
 constexpr int kTileRows = 16;
 
 struct PlanRow {
@@ -56,7 +53,7 @@ struct PlanSlice {
   int block;                  /* place in blockIds */
   int firstToken, tokenCount; /* first token in that block; the slice goes on over the next blocks in blockIds */
   int firstOffset;            /* index in `offsets`, which has one for each row of the slice */
-  int firstRow, rowCount;     /* rows of the item */
+  int firstRow, rowCount;     /* rows of the item; in large items rowCount + 65536 * (1 + late), if any row is late */
   int firstVisible;
   /*
    * Only in small items. 0: q stays rotated as it is. Otherwise it says by what q is rotated for this slice and those
@@ -156,6 +153,19 @@ __device__ __forceinline__ TileRow tile_row_at(const PlanArguments &a, const Pla
   const int4 words = *reinterpret_cast<const int4 *>(a.rows + unit.item.firstRow + i);
   return {words.x, words.y, words.z, a.positions[words.x]};
 }
+
+/* What is added to rowCount is `late` and 1 more, below this: with so many rows at most, no row would be late. */
+constexpr int kNeverLate = 128;
+
+/* A slice of a large item, its two numbers apart. */
+struct LargeSlice : PlanSlice {
+  int late; /* row i of the slice does not see tokens before i - late */
+
+  __device__ __forceinline__ explicit LargeSlice(const PlanSlice &slice) : PlanSlice(slice) {
+    late = rowCount >> 16 == 0 ? kNeverLate : (rowCount >> 16) - 1;
+    rowCount &= 0xffff;
+  }
+};
 
 /* How many tokens of a slice (or of a part of it) a row of the item sees. */
 template <class Slice>

@@ -76,17 +76,24 @@ __device__ __forceinline__ void rotate_in_shared(const PlanArguments &a, const P
 __device__ __forceinline__ void rotate_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
                                              const TileRow &tileRow, const Step &step, bf16 *scratch, LaneRows &rows,
                                              Queries &q) {
-  if (a.rotaryDim != 0 && a.rotaryDim != kHeadDim) return rotate_in_shared(a, unit, tile, tileRow, step, scratch, q);
+  if constexpr (kHeadDim > 128) {
+    /* A lane that rotates a row of so long heads by itself would need more registers than there are. */
+    rotate_in_shared(a, unit, tile, tileRow, step, scratch, q);
+  } else {
+    if (a.rotaryDim != 0 && a.rotaryDim != kHeadDim) {
+      return rotate_in_shared(a, unit, tile, tileRow, step, scratch, q);
+    }
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    const int inSlice = rows.itemRow[r] - step.firstRow;
-    if (rows.q[r] == nullptr || inSlice < 0 || inSlice >= step.rowCount) continue;
-    const int rotated = a.rotaryDim == 0 ? 0 : rows.position[r] - step.offsets[rows.tileRow[r]];
-    if (rotated == rows.rotated[r]) continue;
-    rows.rotated[r] = rotated;
-    rotate_row(r, rows.q[r], a.rotations + (long long)rotated * (kHeadDim / 2), a.rotaryDim != 0, q);
+    for (int r = 0; r < 2; r++) {
+      const int inSlice = rows.itemRow[r] - step.firstRow;
+      if (rows.q[r] == nullptr || inSlice < 0 || inSlice >= step.rowCount) continue;
+      const int rotated = a.rotaryDim == 0 ? 0 : rows.position[r] - step.offsets[rows.tileRow[r]];
+      if (rotated == rows.rotated[r]) continue;
+      rows.rotated[r] = rotated;
+      rotate_row(r, rows.q[r], a.rotations + (long long)rotated * (kHeadDim / 2), a.rotaryDim != 0, q);
+    }
+    __syncwarp();
   }
-  __syncwarp();
 }
 
 #endif

@@ -2,11 +2,27 @@
  * Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. A weight is
  * 2^(score - reference). The reference is some score of the row; it moves to the greatest score only when that is far
  * above it, so that earlier sums rarely have to be rescaled.
+ *
+ * Compiled with SCORE_CAP c above 0, scores x (in powers of e) become c tanh(x / c) first.
  */
 #ifndef SPANGATE_ATTENTION_SOFTMAX_CUH
 #define SPANGATE_ATTENTION_SOFTMAX_CUH
 
 #include "mma.cuh"
+
+#ifndef SCORE_CAP
+#define SCORE_CAP 0
+#endif
+constexpr float kScoreCap = SCORE_CAP;
+
+/* A score that is no longer scaled: in powers of 2, and capped; a masked one stays so. */
+__device__ __forceinline__ float capped_score(float score, float scaleLog2) {
+  constexpr float kLog2E = 1.4426950409f, kCap = kScoreCap > 0 ? kScoreCap * kLog2E : 1.0f;
+  if (score == -infinity()) return score;
+  /* tanh(y) = 1 - 2 / (e^(2 y) + 1), where a sum beyond float32 gives 1. */
+  const float exponential = exp2_fast(score * scaleLog2 * (2.0f * kLog2E / kCap));
+  return kCap - 2.0f * kCap / (exponential + 1.0f);
+}
 
 struct RunningSoftmax {
   float reference[2], sum[2];
@@ -21,6 +37,14 @@ struct RunningSoftmax {
   __device__ __forceinline__ bool update(float (&scores)[kTiles][4], float scaleLog2, float (&rescale)[2]) {
     constexpr float kFar = 8; /* bf16 has the same relative precision for weights up to 2^8 */
     bool changed = false;
+    if constexpr (kScoreCap > 0) {
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) scores[n][i] = capped_score(scores[n][i], scaleLog2);
+      }
+      scaleLog2 = 1;
+    }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       float top = scores[0][2 * r];

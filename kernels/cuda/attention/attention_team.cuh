@@ -81,14 +81,14 @@ __device__ __forceinline__ void keep_results(const TileState &s, bf16 *scratch, 
 /* Combines the warps' results, weighted by their sums; a warp writes every team.size-th packed row. */
 __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUnit &unit, const Team &team,
                                            const TileRow &tileRow, const Exchange &x) {
-  const int lane = threadIdx.x & 31, first = team.tile * team.size, column = lane * 4;
+  const int lane = threadIdx.x & 31, first = team.tile * team.size;
   const float *results[kWarps];
   float weights[kWarps]; /* weight of each warp's result for packed row `lane` */
   float top = -infinity(), sum = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; w++) {
     const int of = first + min(w, team.size - 1);
-    results[w] = x.results[of] + (column < kHeadDim ? column : 0);
+    results[w] = x.results[of];
     weights[w] = w < team.size ? x.logSums[of][lane % kTileRows] : -infinity();
     top = fmaxf(top, weights[w]);
   }
@@ -101,22 +101,27 @@ __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUni
     const int of = packed / unit.headCount, head = unit.firstHead + packed % unit.headCount;
     const int row = __shfl_sync(kAllLanes, tileRow.row, of), partial = __shfl_sync(kAllLanes, tileRow.partial, of);
     const float rowSum = __shfl_sync(kAllLanes, logSum, packed);
-    float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int w = 0; w < kWarps; w++) {
-      const float weight = __shfl_sync(kAllLanes, weights[w] * inverse, packed);
-      const float4 value = *reinterpret_cast<const float4 *>(results[w] + packed * kHeadDim);
-      if (w >= team.size) break;
-      out.x += weight * value.x, out.y += weight * value.y, out.z += weight * value.z, out.w += weight * value.w;
+    for (int part = 0; part < (kHeadDim + 127) / 128; part++) {
+      const int column = part * 128 + lane * 4;
+      float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int w = 0; w < kWarps; w++) {
+        const float weight = __shfl_sync(kAllLanes, weights[w] * inverse, packed);
+        const float *from = results[w] + packed * kHeadDim + (column < kHeadDim ? column : 0);
+        const float4 value = *reinterpret_cast<const float4 *>(from);
+        if (w >= team.size) break;
+        out.x += weight * value.x, out.y += weight * value.y, out.z += weight * value.z, out.w += weight * value.w;
+      }
+      if (row < 0 || column >= kHeadDim) continue;
+      if (partial < 0) {
+        const uint2 words = make_uint2(pack_bf16(out.x, out.y), pack_bf16(out.z, out.w));
+        *reinterpret_cast<uint2 *>(result_at(a, row, head) + column) = words;
+      } else {
+        *reinterpret_cast<float4 *>(partial_at(a, partial, head) + column) = out;
+      }
     }
-    if (row < 0 || column >= kHeadDim) continue;
-    if (partial < 0) {
-      const uint2 words = make_uint2(pack_bf16(out.x, out.y), pack_bf16(out.z, out.w));
-      *reinterpret_cast<uint2 *>(result_at(a, row, head) + column) = words;
-    } else {
-      *reinterpret_cast<float4 *>(partial_at(a, partial, head) + column) = out;
-      if (lane == 0) write_log_sum(a, partial, head, rowSum);
-    }
+    if (row >= 0 && partial >= 0 && lane == 0) write_log_sum(a, partial, head, rowSum);
   }
 }
 

@@ -2,21 +2,23 @@
  * Attention for items of up to eight tiles ("large") without wgmma; arithmetic limits its speed. (attention_plan.cuh
  * has the plan, rotation, softmax and the arguments.)
  *
- * Four warps have two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products. A step is
+ * Four warps have two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products; of heads
+ * above 128 dimensions, whose sums fill a warp's registers, eight warps have one each. A step is
  * 64 tokens, or 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory holds q, and K and
  * V twice: the next tokens are copied while these are used, with one barrier a step. That is (128 + 4 * tokens) rows of
  * 2 * (headDim + 8) bytes; a launch with space for 64 tokens gets 64. A warp rotates its own rows of q.
  *
- * Grid: any number of blocks of 128 threads; block b of n takes units b, b + n, ..., unit = (item * kvHeads + kvHead) *
+ * Grid: any number of blocks of 128 threads (256 for heads above 128); block b of n takes units b, b + n, ..., unit = (item * kvHeads + kvHead) *
  * headTiles + headTile, longest items first. Floor: 4 * headDim FLOP for each pair of packed row and token seen.
  * Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_fragments.cuh"
 #include "attention_merge.cuh"
-#include "attention_plan.cuh" /* which also defines the head size */
-#include "attention_softmax.cuh"
+#include "attention_plan.cuh"
+#include "attention_softmax.cuh" /* SCORE_CAP */
+#include "heads.cuh"             /* HEAD_DIM */
 
-constexpr int kWarps = 4, kFragments = 2, kTiles = kWarps * kFragments;
+constexpr int kFragments = kHeadDim > 128 ? 1 : 2, kTiles = 8, kWarps = kTiles / kFragments;
 constexpr int kVectors = kHeadDim / 8;
 
 /* Walks over the steps of an item; a step never crosses a slice's end. */
@@ -98,7 +100,7 @@ __device__ __forceinline__ void score_step(const bf16 *queries, const bf16 *keys
 
 /* Masks tokens that a row does not see or that do not exist. */
 template <int kTokens>
-__device__ __forceinline__ void mask_step(const PlanUnit &unit, const PlanSlice &slice, int token, int firstTile,
+__device__ __forceinline__ void mask_step(const PlanUnit &unit, const LargeSlice &slice, int token, int firstTile,
                                           Scores<kTokens> &scores) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -107,11 +109,12 @@ __device__ __forceinline__ void mask_step(const PlanUnit &unit, const PlanSlice 
     for (int r = 0; r < 2; r++) {
       const int itemRow = (firstTile + f) * unit.rowsPerTile + (r * 8 + lane / 4) / unit.headCount;
       const int limit = visible_tokens(slice, itemRow) - token;
+      const int hidden = itemRow - slice.firstRow - slice.late - token;
 #pragma unroll
       for (int n = 0; n < kTokens / 8; n++) {
         const int column = n * 8 + (lane & 3) * 2;
-        if (column >= limit) scores[f][n][2 * r] = -infinity();
-        if (column + 1 >= limit) scores[f][n][2 * r + 1] = -infinity();
+        if (column >= limit || column < hidden) scores[f][n][2 * r] = -infinity();
+        if (column + 1 >= limit || column + 1 < hidden) scores[f][n][2 * r + 1] = -infinity();
       }
     }
   }
@@ -148,10 +151,11 @@ __device__ __forceinline__ void attend_step(const PlanArguments &a, const PlanUn
   Scores<kTokens> scores;
   score_step<kTokens>(queries, keys, scores);
   /* The first row of a slice sees the fewest tokens; rows that are not in the slice see none. */
-  const PlanSlice slice = a.slices[at.index];
+  const LargeSlice slice(a.slices[at.index]);
   const int firstRow = firstTile * unit.rowsPerTile, endRow = firstRow + kFragments * unit.rowsPerTile;
   const bool areIn = firstRow >= slice.firstRow && endRow <= slice.firstRow + slice.rowCount;
-  if (!areIn || visible_tokens(slice, firstRow) < at.token + kTokens) {
+  const bool areLate = endRow - slice.firstRow - slice.late > at.token;
+  if (!areIn || areLate || visible_tokens(slice, firstRow) < at.token + kTokens) {
     mask_step<kTokens>(unit, slice, at.token, firstTile, scores);
   }
 #pragma unroll
@@ -213,7 +217,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
       for (int f = 0; f < kFragments; f++) {
         bf16 *to = queries + f * kTileRows * kStride;
         const TileRow tileRow = tile_row_at(a, unit, firstTile + f);
-        const PlanSlice slice = a.slices[at.index];
+        const LargeSlice slice(a.slices[at.index]);
         const int offset = *offset_at(a, slice, (firstTile + f) * unit.rowsPerTile + int(threadIdx.x & 31));
         write_tile_queries<kStride>(a, unit, firstTile + f, tileRow, slice, offset, to);
       }
@@ -233,7 +237,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
 template <int kTokens>
 constexpr int kSharedBytes = (kTiles * kTileRows + 4 * kTokens) * kStride * int(sizeof(bf16));
 
-extern "C" __global__ void __launch_bounds__(kWarps * 32, 2) attention_tiles(PLAN_PARAMETERS) {
+extern "C" __global__ void __launch_bounds__(kWarps * 32, kFragments) attention_tiles(PLAN_PARAMETERS) {
   extern __shared__ __align__(16) bf16 shared[];
   let_next_begin();
   const PlanArguments a = PLAN_ARGUMENTS;

@@ -1,6 +1,7 @@
 /** A plan's items, partial results and merges against attention written down from the batch alone, in float64. */
 import { expect, test } from "bun:test";
-import { planItemWords } from "../../../worker/attention/plan-format.ts";
+import { WindowCutter } from "../../../worker/attention/batches/windowed.ts";
+import { planItemWords, planSlice, planSliceWords } from "../../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../../worker/attention/planner.ts";
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { Batch } from "../../../worker/contract/batch.ts";
@@ -80,15 +81,32 @@ class Tensors {
   }
 }
 
-/** Softmax over all that a row sees, by the contract of `Batch`. */
-function expected(tensors: Tensors, batch: Batch, row: number, head: number): Float64Array {
+/**
+ * The same step with places of its segments: each row's own run ends at the row's position, and other segments end before
+ * that of the piece's first row.
+ */
+function placed(choices: Choices, batch: Batch): Batch {
+  const { pieceRows, pieceSegments, positions, segmentTokenCounts, segmentOffsets } = batch;
+  const starts: number[] = [];
+  for (let piece = 0; piece + 1 < pieceRows.length; piece++) {
+    const [first, last] = [positions[pieceRows[piece]], pieceSegments[piece + 1] - 1];
+    for (let s = pieceSegments[piece]; s < last; s++) starts.push(first - segmentTokenCounts[s] - choices.int(0, 40));
+    starts.push(positions[pieceRows[piece + 1] - 1] + 1 - segmentTokenCounts[last]);
+  }
+  return { ...batch, segmentPositions: Int32Array.from(starts, (start, s) => start - segmentOffsets[s]) };
+}
+
+/** Softmax over all that a row sees, by the contract of `Batch`, within a window where there is one. */
+function expected(tensors: Tensors, batch: Batch, row: number, head: number, windowTokens: number): Float64Array {
   const piece = batch.pieceRows.findIndex((first, p) => first <= row && row < batch.pieceRows[p + 1]);
   const last = batch.pieceSegments[piece + 1] - 1;
   const out = new Float64Array(headDim);
   let total = 0;
   for (let s = batch.pieceSegments[piece]; s <= last; s++) {
     const hidden = s === last ? batch.pieceRows[piece + 1] - 1 - row : 0;
+    const start = (batch.segmentPositions?.[s] ?? 0) + batch.segmentOffsets[s];
     for (let i = 0; i < batch.segmentTokenCounts[s] - hidden; i++) {
+      if (batch.positions[row] - (start + i) >= windowTokens) continue;
       const token = batch.segmentFirstTokens[s] + i;
       const block = batch.blockIds[batch.segmentBlockStarts[s] + Math.floor(token / blockTokens)];
       const slot = block * blockTokens + (token % blockTokens);
@@ -102,7 +120,7 @@ function expected(tensors: Tensors, batch: Batch, row: number, head: number): Fl
 }
 
 /** Runs a plan of the batch; answers [rows * queryHeads * headDim], and the counters that arrivals leave behind. */
-function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices) {
+function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices, windowTokens: number) {
   const { queryHeads, kvHeads } = heads;
   const { memory } = tensors;
   const planner = new PackPlanner({
@@ -115,7 +133,8 @@ function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices) 
     packing: choices.chance(0.8),
     maxPartialRows: 1_000,
   });
-  const plan = planner.plan(batch);
+  const cutter = new WindowCutter({ windowTokens, blockTokens, fewRows: planner.fewRows });
+  const plan = planner.plan(windowTokens === Number.POSITIVE_INFINITY ? batch : cutter.cut(batch));
   const rowCount = batch.tokenIds.length;
   const lists = [batch.positions, plan.rows, plan.slices, plan.offsets, batch.blockIds, plan.merges];
   const [positions, rows, slices, offsets, blockIds, merges] = lists.map((list) => tensors.put("list", list));
@@ -147,21 +166,24 @@ function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices) 
   return { plan, results, left: memory.int32(arrivals) };
 }
 
-test("random steps: every row gets the softmax over what it sees, and no counter stays behind", () => {
-  let merged = 0;
-  for (let seed = 0; seed < 14; seed++) {
+/** @param windowOf how many tokens a window has @returns rows that several items hold, and slices with a late beginning */
+function checkRandomSteps(seeds: number, windowOf: (choices: Choices) => number) {
+  let [merged, late] = [0, 0];
+  for (let seed = 0; seed < seeds; seed++) {
     const choices = new Choices(seed);
     const kvHeads = choices.int(1, 2);
     const heads = { kvHeads, queryHeads: kvHeads * choices.pick([1, 3, 4, 20]) };
     const sizes = { blockTokens, documents: 3, maxBlocks: choices.pick([2, 60]), maxRows: 90, maxSegments: 3 };
-    const batch = batchOf(randomPieces(choices, { ...sizes, pieces: choices.int(1, 8) }));
+    const batch = placed(choices, batchOf(randomPieces(choices, { ...sizes, pieces: choices.int(1, 8) })));
     const tensors = new Tensors(choices, heads, batch.tokenIds.length);
-    const { plan, results, left } = attend(tensors, batch, heads, choices);
+    const windowTokens = windowOf(choices);
+    const { plan, results, left } = attend(tensors, batch, heads, choices, windowTokens);
     merged += plan.merges.length;
+    for (let at = planSlice.rowCount; at < plan.slices.length; at += planSliceWords) late += plan.slices[at] >> 16;
     for (let row = 0; row < batch.tokenIds.length; row += choices.int(1, 5)) {
       const head = choices.int(0, heads.queryHeads - 1);
       const own = results.subarray((row * heads.queryHeads + head) * headDim).subarray(0, headDim);
-      const values = expected(tensors, batch, row, head);
+      const values = expected(tensors, batch, row, head, windowTokens);
       for (let d = 0; d < headDim; d++) {
         const error = Math.abs(own[d] - values[d]);
         if (!(error <= 2 ** -8 * Math.abs(values[d]) + 1e-3)) throw new Error(`seed ${seed}, row ${row}: ${error}`);
@@ -169,5 +191,17 @@ test("random steps: every row gets the softmax over what it sees, and no counter
     }
     expect(left.some((count) => count !== 0)).toBe(false);
   }
+  return { merged, late };
+}
+
+test("random steps: every row gets the softmax over what it sees, and no counter stays behind", () => {
+  const { merged, late } = checkRandomSteps(14, () => Number.POSITIVE_INFINITY);
   expect(merged).toBeGreaterThan(0);
+  expect(late).toBe(0);
+}, 30_000);
+
+test("random steps of layers that slide: every row sees the last tokens of its own prompt", () => {
+  const { merged, late } = checkRandomSteps(20, (choices) => choices.pick([1, 2, 7, 16, 50, 120, 600]));
+  expect(merged).toBeGreaterThan(0);
+  expect(late).toBeGreaterThan(0);
 }, 30_000);

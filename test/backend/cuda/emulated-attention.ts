@@ -76,7 +76,11 @@ class ItemReader {
     let rotated = Number.NaN;
     for (let s = firstSlice; s < firstSlice + sliceCount; s++) {
       const slice = memory.int32(buffer(values[6])).subarray(s * planSliceWords, (s + 1) * planSliceWords);
-      const [block, first, tokens, firstOffset, sliceRow, sliceRows, visible, rotations] = slice;
+      const [block, first, tokens, firstOffset, sliceRow, rowWord, visible, rotations] = slice;
+      const [sliceRows, late] = [
+        rowWord & 0xffff,
+        rowWord >> 16 === 0 ? Number.POSITIVE_INFINITY : (rowWord >> 16) - 1,
+      ];
       if (rotations !== 0) rotated = rotatedBy(offsets, rotations, index);
       const i = index - sliceRow;
       if (i < 0 || i >= sliceRows) continue;
@@ -84,14 +88,14 @@ class ItemReader {
       const offset = byRotations ? rotated : offsets[firstOffset + i];
       const position = memory.int32(buffer(positions))[row] - offset;
       if (rotaryDim > 0) new Rotations(memory, buffer(table)).rotate(q, position, rotaryDim);
-      for (let token = 0; token < Math.min(tokens, visible + i); token++) {
+      for (let token = Math.max(0, i - late); token < Math.min(tokens, visible + i); token++) {
         const at = first + token;
         const id = memory.int32(buffer(values[8]))[block + Math.floor(at / blockTokens)];
         const [slot, kvHead] = [id * blockTokens + (at % blockTokens), Math.floor(head / this.group)];
         const k = kv.row(slot, kvHead, true);
         let product = 0;
         for (let d = 0; d < headDim; d++) product += q[d] * k[d];
-        scores.push(product * scale);
+        scores.push(capped(product * scale, memory.scoreCap));
         seen.push(kv.row(slot, kvHead, false));
       }
     }
@@ -138,6 +142,11 @@ class ItemReader {
       );
     }
   }
+}
+
+/** A score in powers of 2, of which the cap is one in powers of e. */
+function capped(score: number, cap: number | undefined): number {
+  return cap === undefined ? score : Math.LOG2E * cap * Math.tanh(score / Math.LOG2E / cap);
 }
 
 /** What `rotation` of a slice says for a row of the item (plan-format.ts). */

@@ -71,10 +71,12 @@ export class EmulatedDevice implements ComputeDevice {
   closed = false;
   private recording: (() => void)[] | undefined;
 
-  constructor(headDim: number, byteLength = 96 << 20, kvElement: KvElement = "bfloat16") {
+  /** @param scoreCap of the model, for which kernels are compiled */
+  constructor(headDim: number, byteLength = 96 << 20, kvElement: KvElement = "bfloat16", scoreCap?: number) {
     this.memory = new EmulatedMemory(byteLength);
     this.memory.headDim = headDim;
     this.memory.kvElement = kvElement;
+    this.memory.scoreCap = scoreCap;
   }
 
   freeBytes(): number {

@@ -27,13 +27,19 @@ function onMap(memory: EmulatedMemory, [qkv, map, ...rest]: Values): Values {
   return [qkv, new DeviceBuffer("pool", pointer, byteLength), ...rest];
 }
 
-function normalise(values: Float32Array, weight: Float32Array, epsilon: number): void {
+function normalise(values: Float32Array, weight: Float32Array, epsilon: number, offset = 0): void {
   const mean = values.reduce((sum, x) => sum + x * x, 0) / values.length;
   const factor = 1 / Math.sqrt(mean + epsilon);
   values.forEach((x, i) => {
-    values[i] = x * factor * weight[i];
+    values[i] = x * factor * (weight[i] + offset);
   });
 }
+
+/** Activations by their numbers (activate.cu). */
+const activations: readonly ((x: number) => number)[] = [
+  (x) => x / (1 + Math.exp(-x)),
+  (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
+];
 
 function projectedHead(
   memory: EmulatedMemory,
@@ -87,29 +93,48 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       );
     }
   },
-  add_rmsnorm(memory, [residual, delta, scale, weight, epsilon, rowCount, hidden, out], [grid]) {
+  add_rmsnorm(memory, values, [grid]) {
+    const [residual, delta, deltaBias, deltaNorm, scale, weight, offset, epsilon, rowCount, hidden, out] = values;
     const width = number(hidden);
+    const weights = (of: unknown) => memory.bfloat16(buffer(of)).row(0, width);
     const rows = activeCount(memory, rowCount, grid);
     for (let row = 0; row < rows; row++) {
       const stream = memory.float32(buffer(residual)).subarray(row * width, (row + 1) * width);
       if (delta !== null) {
-        const added = memory.bfloat16(buffer(delta)).row(row * width, width);
+        const added = projectedHead(memory, memory.bfloat16(buffer(delta)), row * width, deltaBias, 0, width);
+        if (deltaNorm !== null) normalise(added, weights(deltaNorm), number(epsilon), number(offset));
         stream.forEach((x, i) => {
           stream[i] = x + added[i] * number(scale);
         });
       }
-      const values = stream.slice();
-      normalise(values, memory.bfloat16(buffer(weight)).row(0, width), number(epsilon));
-      memory.bfloat16(buffer(out)).setRow(row * width, values);
+      const next = stream.slice();
+      if (weight !== null) normalise(next, weights(weight), number(epsilon), number(offset));
+      memory.bfloat16(buffer(out)).setRow(row * width, next);
+    }
+  },
+  norm_projections(memory, values, [grid, parts]) {
+    const [qkv, qNorm, kNorm, epsilon, rowCount] = values;
+    const [q, k, rowWidth] = values.slice(5).map(number);
+    if (parts !== 2) throw new RangeError(`a grid of ${parts} for q and k`);
+    const data = memory.bfloat16(buffer(qkv));
+    for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
+      for (const [at, width, norm] of [
+        [0, q, qNorm],
+        [q, k, kNorm],
+      ] as const) {
+        const x = data.row(row * rowWidth + at, width);
+        normalise(x, memory.bfloat16(buffer(norm)).row(0, width), number(epsilon));
+        data.setRow(row * rowWidth + at, x);
+      }
     }
   },
   qkv_finish(memory, values, [grid, gridHeads]) {
-    const [qkv, bias, qNorm, kNorm, epsilon, rotations, positions, slots, rowCount] = values;
-    const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);
+    const [qkv, bias, qNorm, kNorm, offset, epsilon, rotations, positions, slots, rowCount] = values;
+    const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(10, 15).map(number);
     const heads = queryHeads + 2 * kvHeads;
     if (gridHeads * 8 < heads) throw new RangeError(`a grid of ${gridHeads} for ${heads} heads`);
     const data = memory.bfloat16(buffer(qkv));
-    const kv = new EmulatedPool(memory, buffer(values[14]), { kvHeads, headDim, blockTokens });
+    const kv = new EmulatedPool(memory, buffer(values[15]), { kvHeads, headDim, blockTokens });
     for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
       const [position, slot] = [memory.int32(buffer(positions))[row], memory.int32(buffer(slots))[row]];
       for (let head = 0; head < heads; head++) {
@@ -117,7 +142,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const x = projectedHead(memory, data, at, bias, head * headDim, headDim);
         const [isQuery, isKey] = [head < queryHeads, head < queryHeads + kvHeads];
         const norm = isQuery ? qNorm : isKey ? kNorm : null;
-        if (norm !== null) normalise(x, memory.bfloat16(buffer(norm)).row(0, headDim), number(epsilon));
+        if (norm !== null) normalise(x, memory.bfloat16(buffer(norm)).row(0, headDim), number(epsilon), number(offset));
         if (isKey && !isQuery && rotaryDim > 0) new Rotations(memory, buffer(rotations)).rotate(x, position, rotaryDim);
         const kvHead = (head - queryHeads) % kvHeads;
         if (isQuery) data.setRow(at, x);
@@ -129,16 +154,22 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   attention_tiles: (memory, values) => emulatedAttention(memory, values, 8),
   attention_packed_wgmma: (memory, values) => emulatedAttention(memory, onMap(memory, values), 4, true),
   attention_wgmma: (memory, values) => emulatedAttention(memory, onMap(memory, values), 8),
-  silu_mul(memory, [gateUp, rowCount, ffn, out], [gridX, grid]) {
+  activate(memory, [gateUp, rowCount, ffn, activation, out], [gridX, grid]) {
     const width = number(ffn);
     if (gridX * 256 * 8 < width) throw new RangeError(`a grid of ${gridX} for ${width} values`);
     const [from, to] = [memory.bfloat16(buffer(gateUp)), memory.bfloat16(buffer(out))];
     for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
       for (let i = 0; i < width; i++) {
         const [gate, up] = [from.get(2 * row * width + i), from.get((2 * row + 1) * width + i)];
-        to.set(row * width + i, (gate / (1 + Math.exp(-gate))) * up);
+        to.set(row * width + i, activations[number(activation)](gate) * up);
       }
     }
+  },
+  cap_logits(memory, [logits, count, cap]) {
+    const values = memory.float32(buffer(logits)).subarray(0, number(count));
+    values.forEach((x, i) => {
+      values[i] = number(cap) * Math.tanh(x / number(cap));
+    });
   },
   matvec: emulatedMatvec,
   matvec_float: emulatedMatvecFloat,
@@ -154,9 +185,9 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     }
   },
   copy_tokens(memory, values, [grid, layers]) {
-    const [sources, targets, deltas, count, layerRotates, rotations, inverseFactor] = values;
-    const [kvHeads, headDim, rotaryDim, blockTokens, stride] = values.slice(7, 12).map(number);
-    const kv = memory.bfloat16(buffer(values[12]));
+    const [sources, targets, deltas, count, layerRotates, ...tables] = values;
+    const [kvHeads, headDim, rotaryDim, blockTokens, stride] = values.slice(9, 14).map(number);
+    const kv = memory.bfloat16(buffer(values[14]));
     const place = { kvHeads, headDim, blockTokens };
     // Sixteen tokens a thread block.
     for (let i = 0; i < activeCount(memory, count, 16 * grid); i++) {
@@ -165,7 +196,9 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         for (let head = 0; head < kvHeads; head++) {
           const offset = (slot: number) => layer * stride + keyOffset(place, slot, head);
           const k = kv.row(offset(at(sources)), headDim);
-          if (at(deltas) !== 0 && memory.int32(buffer(layerRotates))[layer] !== 0) {
+          const table = memory.int32(buffer(layerRotates))[layer];
+          if (at(deltas) !== 0 && table !== 0) {
+            const [rotations, inverseFactor] = tables.slice(2 * (table - 1));
             for (let d = 0; d < rotaryDim; d++) k[d] *= number(inverseFactor);
             new Rotations(memory, buffer(rotations)).rotate(k, at(deltas), rotaryDim);
           }
@@ -210,9 +243,9 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     });
   },
   deviations(memory, values, [grid]) {
-    const [qkv, bias, kNorm, epsilon, rotations, positions, slots, rowCount] = values;
-    const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(8, 13).map(number);
-    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[13]))];
+    const [qkv, bias, kNorm, offset, epsilon, rotations, positions, slots, rowCount] = values;
+    const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);
+    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[14]))];
     const rounded = new EmulatedMemory(8_192);
     const cell = rounded.bfloat16(rounded.allocate("cell", 2));
     for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
@@ -223,7 +256,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const at = row * (queryHeads + 2 * kvHeads) * headDim + column;
         const x = projectedHead(memory, data, at, bias, column, headDim);
         const isKey = head < kvHeads;
-        if (isKey && kNorm !== null) normalise(x, memory.bfloat16(buffer(kNorm)).row(0, headDim), number(epsilon));
+        if (isKey && kNorm !== null)
+          normalise(x, memory.bfloat16(buffer(kNorm)).row(0, headDim), number(epsilon), number(offset));
         if (isKey && rotaryDim > 0) {
           new Rotations(memory, buffer(rotations)).rotate(x, memory.int32(buffer(positions))[row], rotaryDim);
         }
@@ -234,7 +268,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
           sum += (cell.get(0) - kv.get(stored + d)) ** 2;
         }
       }
-      memory.float32(buffer(values[14]))[row] = sum;
+      memory.float32(buffer(values[15]))[row] = sum;
     }
   },
 };

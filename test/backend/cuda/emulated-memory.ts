@@ -10,6 +10,8 @@ export class EmulatedMemory {
   readonly bytes: ArrayBuffer;
   /** Attention is compiled for it. */
   headDim = 0;
+  /** So is it for a cap of scores. */
+  scoreCap: number | undefined;
   /** What a KV pool holds; all kernels are compiled for it. */
   kvElement: KvElement = "bfloat16";
   private used = base;

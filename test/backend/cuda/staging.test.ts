@@ -8,7 +8,8 @@ import { Choices } from "../../sim/random.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 
 const wordCount = 1 << 17;
-const layout = new StepLayout({ rows: 200, logitRows: 200, smallItems: 400, largeItems: 100, merges: 200 });
+const sliding = { slidingSmallItems: 400, slidingLargeItems: 100, slidingMerges: 200 };
+const layout = new StepLayout({ rows: 200, logitRows: 200, smallItems: 400, largeItems: 100, merges: 200, ...sliding });
 
 test("offsets of slices, and those that q is rotated by for them", async () => {
   let [windows, rows] = [0, 0];
@@ -21,7 +22,7 @@ test("offsets of slices, and those that q is rotated by for them", async () => {
     const plan = new PackPlanner({ ...shape, ...machine }).plan(batch);
     const device = new EmulatedDevice(128);
     const staging = new StepStaging(device, wordCount);
-    staging.send(layout, batch, plan);
+    staging.send(layout, batch, { full: plan });
     const words = new Int32Array(wordCount);
     device.copyOut(words, staging.buffer);
     await device.settled();

@@ -9,15 +9,19 @@ import type { KvElement } from "./pool.ts";
 import type { StepLayout } from "./staging.ts";
 
 export interface AttentionOps {
-  /** @param kv the layer's part of the pool @param rotations null when the layer has no RoPE */
-  ofLayer(kv: DeviceBuffer, rotations: DeviceBuffer | null): Op[];
+  /**
+   * @param kv the layer's part of the pool
+   * @param rotations null when the layer has no RoPE
+   * @param slides whether the layer follows the plan of the layers that slide
+   */
+  ofLayer(kv: DeviceBuffer, rotations: DeviceBuffer | null, slides: boolean): Op[];
 }
 
 /** The most partial results of a step, whatever its rows: 64 MiB for 32 heads of 128. */
 const maxPartialRows = 4_096;
 
 export function packShapeOf(
-  { headCount, kvHeadCount, headDim, rope }: ModelConfig,
+  { headCount, kvHeadCount, headDim, rope, scoreCap }: ModelConfig,
   device: ComputeDevice,
   { blockTokens, packing = true }: { readonly blockTokens: number; readonly packing?: boolean },
 ): PackShape {
@@ -27,7 +31,7 @@ export function packShapeOf(
     headDim,
     blockTokens,
     multiprocessorCount: device.multiprocessorCount,
-    hasWarpgroups: usesWarpgroups(device, { headDim, rope }, blockTokens),
+    hasWarpgroups: usesWarpgroups(device, { headDim, rope, scoreCap }, blockTokens),
     packing,
     maxPartialRows,
   };
@@ -39,9 +43,10 @@ export function packShapeOf(
  */
 function usesWarpgroups(
   device: ComputeDevice,
-  { headDim, rope }: Pick<ModelConfig, "headDim" | "rope">,
+  { headDim, rope, scoreCap }: Pick<ModelConfig, "headDim" | "rope" | "scoreCap">,
   blockTokens: number,
 ): boolean {
+  if (scoreCap !== undefined) return false;
   return device.hasWarpgroups && isWarpgroupHead(headDim) && rope.rotaryDim % 16 === 0 && blockTokens >= partTokens;
 }
 
@@ -65,8 +70,8 @@ export function maxItems(shape: PackShape, rowCount: number): number {
 
 /** @throws Error naming the property of the model that the kernels do not support */
 export function assertAttention({ headDim, rope }: ModelConfig, blockTokens: number): void {
-  if (headDim % 16 !== 0 || headDim > 128) {
-    throw new Error(`head size ${headDim}: the CUDA backend takes multiples of 16 up to 128`);
+  if (headDim % 16 !== 0 || headDim > 256) {
+    throw new Error(`head size ${headDim}: the CUDA backend takes multiples of 16 up to 256`);
   }
   if (rope.rotaryDim % 4 !== 0) throw new Error(`${rope.rotaryDim} rotated dimensions are not a multiple of 4`);
   if (!Number.isInteger(Math.log2(blockTokens)))
@@ -81,14 +86,16 @@ export function assertMx8({ hasWarpgroups }: PackShape, device: ComputeDevice): 
   if (hasWarpgroups) return;
   const takes = "SPANGATE_KV_CODEC mx8 on a GPU takes";
   const lacks = device.hasWarpgroups
-    ? `heads of 64 or 128 dimensions with RoPE over a multiple of 16, in blocks of ${partTokens} tokens or more`
+    ? `heads of 64 or 128 dimensions without caps of scores, with RoPE over a multiple of 16, in blocks of ${partTokens} tokens or more`
     : `one of compute capability 9.0, and ${device.hardware} is of another`;
   throw new Error(`${takes} ${lacks}; leave it out, or take the device cpu`);
 }
 
-/** Thread blocks that run on one multiprocessor at a time: of attention_packed, and of attention_tiles. */
+/** Thread blocks of a persistent kernel that run on one multiprocessor at a time, at most. */
 const packedBlocks = 2;
-const tilesBlocks = 2;
+
+/** Of attention_packed and attention_tiles: sums of long heads fill the registers. */
+const syncBlocks = (headDim: number): number => (headDim > 128 ? 1 : 2);
 
 /**
  * Launch sizes of the kernels. Thread blocks are persistent and take one unit of work after another, so sizes are
@@ -131,18 +138,19 @@ export function launchesOf(
       large: warpgroupLaunch(multiprocessorCount, headDim, kvElement),
     };
   }
+  const blocks = syncBlocks(headDim);
   const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
   const small = {
-    grid: [packedBlocks * multiprocessorCount],
+    grid: [blocks * multiprocessorCount],
     blockThreads: packedThreads,
-    sharedBytes: sharedBytes(device, packed, packedBlocks),
+    sharedBytes: sharedBytes(device, packed, blocks),
     overlapsPrevious: true,
   } as const;
   const tiles = [64, 32].map((tokens) => tilesShared(headDim, tokens));
   const large = {
-    grid: [tilesBlocks * multiprocessorCount],
-    blockThreads: 128,
-    sharedBytes: sharedBytes(device, tiles, tilesBlocks),
+    grid: [blocks * multiprocessorCount],
+    blockThreads: headDim > 128 ? 256 : 128,
+    sharedBytes: sharedBytes(device, tiles, blocks),
     overlapsPrevious: true,
   } as const;
   return { smallKernel: "attention_packed", small, largeKernel: "attention_tiles", large };
@@ -221,32 +229,47 @@ export function attentionLaunches(parts: ForwardParts, layout: StepLayout): Atte
   const { hasWarpgroups } = packShape;
   const { smallKernel, small, largeKernel, large } = launchesOf(device, config.headDim, hasWarpgroups, kvElement);
   return {
-    ofLayer(kv, rotations) {
+    ofLayer(kv, rotations, slides) {
       const maps = layerMaps.get(kv.pointer);
-      const ofLarge = prepareAttention(parts, layout, largeKernel, maps?.large ?? kv, rotations);
-      const ofSmall = prepareAttention(parts, layout, smallKernel, maps?.small ?? kv, rotations);
+      const [largeItems, smallItems] = slides
+        ? (["slidingLargeItems", "slidingSmallItems"] as const)
+        : (["largeItems", "smallItems"] as const);
+      const merges = layout[slides ? "slidingMerges" : "merges"];
+      const prepared = (kernel: AnyKernel, pool: DeviceBuffer, items: ItemList) =>
+        prepareAttention(parts, layout, kernel, pool, rotations, { items, merges });
+      const ofLarge = prepared(largeKernel, maps?.large ?? kv, largeItems);
+      const ofSmall = prepared(smallKernel, maps?.small ?? kv, smallItems);
       return [
-        ({ largeItems }) => {
-          if (largeItems > 0) ofLarge(large);
+        (counts) => {
+          if (counts[largeItems] > 0) ofLarge(large);
         },
-        ({ smallItems }) => {
-          if (smallItems > 0) ofSmall(small);
+        (counts) => {
+          if (counts[smallItems] > 0) ofSmall(small);
         },
       ];
     },
   };
 }
 
+type AnyKernel = AttentionLaunches["smallKernel" | "largeKernel"];
+
+/** A plan's items of one kind, and where its merges begin. */
+type ItemList = "smallItems" | "largeItems" | "slidingSmallItems" | "slidingLargeItems";
+interface PlanLists {
+  readonly items: ItemList;
+  readonly merges: number;
+}
+
 function prepareAttention(
   parts: ForwardParts,
   layout: StepLayout,
-  kernel: AttentionLaunches["smallKernel" | "largeKernel"],
+  kernel: AnyKernel,
   kv: DeviceBuffer,
   rotations: DeviceBuffer | null,
+  { items, merges }: PlanLists,
 ) {
   const { device, config, workspace, staging, blockTokens } = parts;
   const { headCount, kvHeadCount, rope, softmaxScale } = config;
-  const isSmall = kernel === "attention_packed" || kernel === "attention_packed_wgmma";
   return device.prepare(
     kernel,
     workspace.qkv,
@@ -255,12 +278,12 @@ function prepareAttention(
     staging.list(layout.positions),
     // The plan's indices into these lists count from the start of the whole buffer (StepStaging.send adds the offsets).
     staging.list(0),
-    staging.list(isSmall ? layout.smallItems : layout.largeItems),
+    staging.list(layout[items]),
     staging.list(0),
     staging.list(0),
     staging.list(0),
-    staging.list(layout.merges),
-    staging.count(isSmall ? "smallItems" : "largeItems"),
+    staging.list(merges),
+    staging.count(items),
     headCount,
     kvHeadCount,
     rotations === null ? 0 : rope.rotaryDim,

@@ -2,21 +2,20 @@
  * The CUDA backend: one device, one stream. A step is one copy of its integers, the launches of its bucket
  * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
  */
-import { PackPlanner } from "../../attention/planner.ts";
 import type { Batch, TokenCopies } from "../../contract/batch.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import { type Backend, type BackendShape, type BegunStep, DeviceLost } from "../backend.ts";
 import { AlternatingAnswers } from "./alternating-answers.ts";
-import { maxItems } from "./attention.ts";
 import type { ComputeDevice } from "./device/device.ts";
 import { Forward } from "./forward.ts";
 import type { ForwardParts, Op } from "./forward-parts.ts";
 import { bucketOf, DecodeGraphs, type StepKind, smallBuckets } from "./graphs.ts";
 import { blockFormatOf, CudaHostBlocks } from "./host-blocks.ts";
-import { type CudaBackendOptions, type CudaModel, makeParts } from "./parts.ts";
+import { type CudaBackendOptions, type CudaModel, makeParts, stepCapacity } from "./parts.ts";
 import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, stepCounts } from "./staging.ts";
+import { StepPlanner } from "./step-planner.ts";
 
 export type { CudaBackendOptions, CudaModel } from "./parts.ts";
 
@@ -33,7 +32,7 @@ export class CudaBackend implements Backend {
   readonly hostBlocks?: CudaHostBlocks;
   readonly #parts: ForwardParts;
   readonly #options: CudaBackendOptions;
-  readonly #planner: PackPlanner;
+  readonly #planner: StepPlanner;
   readonly #forwards = new Map<number, Forward>();
   readonly #heads = new Map<string, readonly Op[]>();
   readonly #hostSampler: Sampler;
@@ -49,7 +48,7 @@ export class CudaBackend implements Backend {
     const { device, config, pool, kvElement } = parts;
     this.#parts = parts;
     this.#options = options;
-    this.#planner = new PackPlanner(parts.packShape);
+    this.#planner = new StepPlanner(config, parts.packShape);
     this.#graphs = new DecodeGraphs(device);
     this.weightBytes = parts.weights.byteLength;
     const floats = (name: string, count: number) => new Float32Array(device.allocateHost(name, count * 4).buffer);
@@ -141,9 +140,12 @@ export class CudaBackend implements Backend {
     for (const rows of smallBuckets.filter((size) => size <= Math.min(bucketOf(maxLogitRows), maxRows))) {
       const forward = this.#forwardOf(rows);
       const ops = this.#opsOf(forward, rows, true, "tokens");
-      for (const hasLarge of [false, true]) {
-        this.#parts.staging.sendNothing();
-        this.#graphs.run("tokens", forward.layout.capacity, hasLarge, ops);
+      const ofSliding = this.#parts.config.window === undefined ? [false] : [false, true];
+      for (const full of [false, true]) {
+        for (const sliding of ofSliding) {
+          this.#parts.staging.sendNothing();
+          this.#graphs.run("tokens", forward.layout.capacity, { full, sliding }, ops);
+        }
       }
       await this.#settled();
     }
@@ -164,10 +166,10 @@ export class CudaBackend implements Backend {
     this.#assertMoves();
     const out = this.#deviations.subarray(0, batch.tokenIds.length);
     if (this.#parts.config.layerCount === 1) return out.fill(0);
-    const plan = this.#planner.plan(batch);
+    const plans = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
-    this.#parts.staging.send(forward.layout, batch, plan);
-    const counts = stepCounts(batch, plan);
+    this.#parts.staging.send(forward.layout, batch, plans);
+    const counts = stepCounts(batch, plans);
     for (const op of forward.probe) op(counts);
     device.copyOut(out, workspace.deviations);
     await this.#settled();
@@ -210,15 +212,18 @@ export class CudaBackend implements Backend {
 
   /** Puts a step into the stream, up to its logits, or with `samples` up to its tokens. */
   #start(batch: Batch, samples?: SampleLists): void {
-    const plan = this.#planner.plan(batch);
+    const plans = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
-    this.#parts.staging.send(forward.layout, batch, plan, samples);
+    this.#parts.staging.send(forward.layout, batch, plans, samples);
     const kind = samples === undefined ? "logits" : "tokens";
     const ops = this.#opsOf(forward, batch.logitRows.length, batch.logitRows.length === batch.tokenIds.length, kind);
     if (this.#options.graphs !== false && this.#graphs.serves(batch)) {
-      return this.#graphs.run(kind, forward.layout.capacity, plan.largeItems.length > 0, ops);
+      const [full, sliding] = [plans.full, plans.sliding].map(
+        (plan) => plan !== undefined && plan.largeItems.length > 0,
+      );
+      return this.#graphs.run(kind, forward.layout.capacity, { full, sliding }, ops);
     }
-    const counts = stepCounts(batch, plan);
+    const counts = stepCounts(batch, plans);
     for (const op of ops) op(counts);
   }
 
@@ -242,9 +247,8 @@ export class CudaBackend implements Backend {
     const rows = bucketOf(rowCount);
     const known = this.#forwards.get(rows);
     if (known !== undefined) return known;
-    const items = maxItems(this.#parts.packShape, rows);
-    const logitRows = Math.min(rows, bucketOf(maxLogitRows));
-    const capacity = { rows, logitRows, smallItems: items, largeItems: items, merges: rows };
+    const { config, packShape } = this.#parts;
+    const capacity = stepCapacity(config, packShape, rows, Math.min(rows, bucketOf(maxLogitRows)));
     const forward = new Forward(this.#parts, new StepLayout(capacity));
     this.#forwards.set(rows, forward);
     return forward;
@@ -280,6 +284,8 @@ export class CudaBackend implements Backend {
       rope.layerRotates,
       rope.origin,
       1 / config.rope.attentionFactor,
+      rope.slidingOrigin,
+      1 / (config.rope.sliding ?? config.rope).attentionFactor,
       config.kvHeadCount,
       config.headDim,
       rope.origin === null ? 0 : config.rope.rotaryDim,

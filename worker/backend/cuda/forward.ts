@@ -1,3 +1,4 @@
+import type { ModelConfig } from "../../model/config.ts";
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device/device.ts";
@@ -6,9 +7,13 @@ import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import type { StepLayout } from "./staging.ts";
 import type { LayerWeights } from "./weights/weights.ts";
+import { rotationsOf } from "./workspace.ts";
 
 const blockThreads = 256;
 const warpThreads = 32;
+
+/** The numbers by which activate.cu knows them. */
+const activations = { silu: 0, gelu: 1 } as const;
 
 /** Launch options of the kernels of a step, which wait on the device for the kernel before them. */
 const overlapsPrevious = true;
@@ -22,6 +27,22 @@ function productOp(device: ComputeDevice, shape: MatmulShape, operands: MatmulOp
 }
 
 const finished = (row: DeviceBuffer, width: number): RowInput => ({ row, width, squares: null, epsilon: 0 });
+
+/** What is done to a sublayer's output before it is added to the residual stream. */
+interface Delta {
+  readonly bias: DeviceBuffer | null;
+  readonly norm: DeviceBuffer | null;
+}
+
+/** Can the products of one row do the work between them (matvec.cu)? */
+function fusesRow({ layerNorms, outputBias, normsAddOne, activation, ...config }: ModelConfig): boolean {
+  const { headCount, headDim, hiddenSize, ffnSize } = config;
+  const { beforeAttention, afterAttention, beforeMlp, afterMlp } = layerNorms;
+  const areBefore = beforeAttention !== undefined && beforeMlp !== undefined;
+  const areBehind = afterAttention !== undefined || afterMlp !== undefined;
+  if (!areBefore || areBehind || outputBias || normsAddOne || activation !== "silu") return false;
+  return takesRows(hiddenSize, ffnSize, headCount * headDim);
+}
 
 /** The launches of steps of up to `layout.capacity.rows` rows. */
 export class Forward {
@@ -37,12 +58,10 @@ export class Forward {
   readonly #isFusedRow: boolean;
 
   constructor(parts: ForwardParts, layout: StepLayout) {
-    const { headCount, headDim, hiddenSize, ffnSize } = parts.config;
     this.#parts = parts;
     this.layout = layout;
     this.#attention = attentionLaunches(parts, layout);
-    const fits = takesRows(hiddenSize, ffnSize, headCount * headDim);
-    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fits;
+    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config);
     const { layers, finalNorm } = parts.weights;
     this.body = [
       this.#embed(),
@@ -51,7 +70,7 @@ export class Forward {
           ? this.#fusedLayer(layer, index)
           : [...this.#projectQkv(layer, index), ...this.#restOfLayer(layer, index)],
       ),
-      ...(this.#isFusedRow ? [] : [this.#norm(finalNorm, parts.workspace.delta)]),
+      ...(this.#isFusedRow ? [] : [this.#norm(finalNorm, this.#mlpDelta(layers.length - 1))]),
     ];
     this.probe = this.#probeOps();
     this.sampling = sampleOps(parts, layout);
@@ -61,12 +80,14 @@ export class Forward {
   head(rows: number, allRows: boolean): Op[] {
     const { device, config, weights, workspace, staging } = this.#parts;
     const { hiddenSize, vocabSize } = config;
-    if (this.#isFusedRow) return [this.#rows.product(this.#openRow(), weights.head, workspace.logits, "float32")];
+    const cap = this.#capLogits(rows);
+    if (this.#isFusedRow)
+      return [this.#rows.product(this.#openRow(), weights.head, workspace.logits, "float32"), ...cap];
     const input = allRows ? workspace.normed : workspace.headInput;
     const shape = { rows, outWidth: vocabSize, inWidth: hiddenSize, outputType: "float32" } as const;
     const operands = { input, weights: weights.head, output: workspace.logits };
     const product = productOp(device, shape, operands);
-    if (allRows) return [product];
+    if (allRows) return [product, ...cap];
     const rowList = staging.list(this.layout.logitRows);
     const gather = device.prepare(
       "gather_rows",
@@ -76,7 +97,16 @@ export class Forward {
       hiddenSize * 2,
       workspace.headInput,
     );
-    return [(counts) => gather({ grid: [counts.logitRows], blockThreads, overlapsPrevious }), product];
+    return [(counts) => gather({ grid: [counts.logitRows], blockThreads, overlapsPrevious }), product, ...cap];
+  }
+
+  #capLogits(rows: number): Op[] {
+    const { device, config, workspace } = this.#parts;
+    const { logitCap, vocabSize } = config;
+    if (logitCap === undefined) return [];
+    const launch = device.prepare("cap_logits", workspace.logits, rows * vocabSize, logitCap);
+    const grid = [Math.min(8 * device.multiprocessorCount, Math.ceil((rows * vocabSize) / blockThreads))] as const;
+    return [() => launch({ grid, blockThreads, overlapsPrevious })];
   }
 
   #embed(): Op {
@@ -94,16 +124,19 @@ export class Forward {
     return (counts) => launch({ grid: [counts.rows], blockThreads });
   }
 
-  /** Adds delta to the residual stream and makes the next sublayer's input. */
-  #norm(weight: DeviceBuffer, delta: DeviceBuffer | null): Op {
+  /** Adds a sublayer's output to the residual stream and makes the next sublayer's input. */
+  #norm(weight: DeviceBuffer | null, delta: Delta | undefined): Op {
     const { device, config, workspace, staging } = this.#parts;
     const { hiddenSize, residualMultiplier, rmsNormEps } = config;
     const launch = device.prepare(
       "add_rmsnorm",
       workspace.residual,
-      delta,
+      delta === undefined ? null : workspace.delta,
+      delta?.bias ?? null,
+      delta?.norm ?? null,
       residualMultiplier,
       weight,
+      this.#normOffset,
       rmsNormEps,
       staging.count("rows"),
       hiddenSize,
@@ -111,6 +144,18 @@ export class Forward {
     );
     const threads = Math.min(1024, Math.ceil(hiddenSize / 8 / warpThreads) * warpThreads);
     return (counts) => launch({ grid: [counts.rows], blockThreads: threads, overlapsPrevious });
+  }
+
+  /** What attention left in `workspace.delta`; what the MLP of a layer did. */
+  #attentionDelta(layer: LayerWeights): Delta {
+    return { bias: layer.outputBias, norm: layer.norms.afterAttention };
+  }
+  #mlpDelta(index: number): Delta {
+    return { bias: null, norm: this.#parts.weights.layers[index].norms.afterMlp };
+  }
+
+  get #normOffset(): number {
+    return this.#parts.config.normsAddOne ? 1 : 0;
   }
 
   #product(input: DeviceBuffer, weights: DeviceBuffer, output: DeviceBuffer, inWidth: number): Op {
@@ -123,24 +168,34 @@ export class Forward {
   #projectQkv(layer: LayerWeights, index: number): Op[] {
     const { config, workspace } = this.#parts;
     return [
-      this.#norm(layer.inputNorm, index === 0 ? null : workspace.delta),
+      this.#norm(layer.norms.beforeAttention, index === 0 ? undefined : this.#mlpDelta(index - 1)),
       this.#product(workspace.normed, layer.qkv, workspace.qkv, config.hiddenSize),
     ];
   }
 
   #restOfLayer(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace, pool, rope } = this.#parts;
+    const { config, workspace } = this.#parts;
     const { headCount, headDim, hiddenSize, ffnSize } = config;
-    const kv = pool.layer(index);
-    const rotations = config.rope.layers[index] ? rope.origin : null;
     return [
-      this.#finishQkv(layer, kv, rotations),
-      ...this.#attention.ofLayer(kv, rotations),
+      ...this.#attend(layer, index),
       this.#product(workspace.attended, layer.output, workspace.delta, headCount * headDim),
-      this.#norm(layer.postAttentionNorm, workspace.delta),
+      this.#norm(layer.norms.beforeMlp, this.#attentionDelta(layer)),
       this.#product(workspace.normed, layer.gateUp, workspace.gateUp, hiddenSize),
       this.#activate(),
       this.#product(workspace.activated, layer.down, workspace.delta, ffnSize),
+    ];
+  }
+
+  /** From the projections to q, k and v to what attention gives. */
+  #attend(layer: LayerWeights, index: number): Op[] {
+    const { config, pool, rope } = this.#parts;
+    const kv = pool.layer(index);
+    const rotations = rotationsOf(rope, config, index);
+    const slides = config.window?.layers[index] ?? false;
+    return [
+      ...this.#normProjections(layer),
+      this.#finishQkv(layer, kv, rotations),
+      ...this.#attention.ofLayer(kv, rotations, slides),
     ];
   }
 
@@ -156,48 +211,66 @@ export class Forward {
   }
 
   #fusedLayer(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace, weights, pool, rope } = this.#parts;
+    const { config, workspace, weights } = this.#parts;
     const { headCount, headDim, ffnSize, residualMultiplier: scale } = config;
     const rows = this.#rows;
-    const kv = pool.layer(index);
-    const rotations = config.rope.layers[index] ? rope.origin : null;
     const { residual, normed, squares, attended, activated } = workspace;
-    const next = weights.layers[index + 1]?.inputNorm ?? weights.finalNorm;
+    const next = weights.layers[index + 1]?.norms.beforeAttention ?? weights.finalNorm;
+    const norm = layer.norms.beforeMlp;
+    if (norm === null) throw new Error("a row without a norm before its MLP is not fused");
     const target = { residual, scale, row: normed, squares };
     return [
       ...(index === 0
         ? this.#projectQkv(layer, 0)
         : [rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
-      this.#finishQkv(layer, kv, rotations),
-      ...this.#attention.ofLayer(kv, rotations),
-      rows.add(attended, headCount * headDim, layer.output, { ...target, norm: layer.postAttentionNorm }),
+      ...this.#attend(layer, index),
+      rows.add(attended, headCount * headDim, layer.output, { ...target, norm }),
       rows.gated(this.#openRow(), layer.gateUp, activated),
       rows.add(activated, ffnSize, layer.down, { ...target, norm: next }),
     ];
   }
 
+  /** Norms over all heads of q and of k, where the model has those. */
+  #normProjections({ qNorm, kNorm }: LayerWeights): Op[] {
+    const { device, config, workspace, staging } = this.#parts;
+    const { qkNorm, headCount, kvHeadCount, headDim, rmsNormEps } = config;
+    if (qkNorm !== "projection") return [];
+    const [q, k] = [headCount * headDim, kvHeadCount * headDim];
+    const values = [workspace.qkv, qNorm, kNorm, rmsNormEps, staging.count("rows"), q, k, q + 2 * k] as const;
+    const launch = device.prepare("norm_projections", ...values);
+    return [(counts) => launch({ grid: [counts.rows, 2], blockThreads, overlapsPrevious })];
+  }
+
+  /** Norms over each head, which the kernels that go through heads apply themselves. */
+  #headNorms({ qNorm, kNorm }: LayerWeights): { readonly q: DeviceBuffer | null; readonly k: DeviceBuffer | null } {
+    return this.#parts.config.qkNorm === "head" ? { q: qNorm, k: kNorm } : { q: null, k: null };
+  }
+
   #finishQkv(layer: LayerWeights, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op {
     const { device, config, workspace } = this.#parts;
-    const { qkvBias, qNorm, kNorm } = layer;
-    const launch = device.prepare("qkv_finish", workspace.qkv, qkvBias, qNorm, kNorm, ...this.#heads(kv, rotations));
+    const { q, k } = this.#headNorms(layer);
+    const launch = device.prepare("qkv_finish", workspace.qkv, layer.qkvBias, q, k, ...this.#heads(kv, rotations));
     const heads = config.headCount + 2 * config.kvHeadCount;
     return (counts) => launch({ grid: [counts.rows, Math.ceil(heads / 8)], blockThreads, overlapsPrevious });
   }
 
-  /** What kernels that go through the heads of qkv take: from epsilon to pool. */
+  /** What kernels that go through the heads of qkv take: from normOffset to pool. */
   #heads(kv: DeviceBuffer, rotations: DeviceBuffer | null) {
     const { config, staging, blockTokens } = this.#parts;
     const { headCount, kvHeadCount, headDim, rmsNormEps, rope } = config;
     const rows = [staging.list(this.layout.positions), staging.list(this.layout.slots), staging.count("rows")] as const;
     const rotaryDim = rotations === null ? 0 : rope.rotaryDim;
-    return [rmsNormEps, rotations, ...rows, headCount, kvHeadCount, headDim, rotaryDim, blockTokens, kv] as const;
+    const shape = [headCount, kvHeadCount, headDim, rotaryDim, blockTokens] as const;
+    return [this.#normOffset, rmsNormEps, rotations, ...rows, ...shape, kv] as const;
   }
 
   #activate(): Op {
     const { device, config, workspace, staging } = this.#parts;
-    const { ffnSize } = config;
+    const { ffnSize, activation } = config;
     const { gateUp, activated } = workspace;
-    const launch = device.prepare("silu_mul", gateUp, staging.count("rows"), ffnSize, activated);
+    if (activation === "clamped") throw new Error("clamped activations are those of experts");
+    const kind = activations[activation];
+    const launch = device.prepare("activate", gateUp, staging.count("rows"), ffnSize, kind, activated);
     const gridX = Math.ceil(ffnSize / 8 / blockThreads);
     return (counts) => launch({ grid: [gridX, counts.rows], blockThreads, overlapsPrevious });
   }
@@ -206,15 +279,16 @@ export class Forward {
     const { config, weights, workspace, pool, rope, device } = this.#parts;
     const [first, second] = weights.layers;
     if (second === undefined) return [];
-    const rotations = config.rope.layers[1] ? rope.origin : null;
     const { qkv, deviations } = workspace;
-    const heads = this.#heads(pool.layer(1), rotations);
-    const compare = device.prepare("deviations", qkv, second.qkvBias, second.kNorm, ...heads, deviations);
+    const heads = this.#heads(pool.layer(1), rotationsOf(rope, config, 1));
+    const { k } = this.#headNorms(second);
+    const compare = device.prepare("deviations", qkv, second.qkvBias, k, ...heads, deviations);
     return [
       this.#embed(),
       ...this.#projectQkv(first, 0),
       ...this.#restOfLayer(first, 0),
       ...this.#projectQkv(second, 1),
+      ...this.#normProjections(second),
       (counts) => compare({ grid: [counts.rows], blockThreads }),
     ];
   }

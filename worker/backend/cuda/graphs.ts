@@ -27,6 +27,12 @@ export function bucketOf(rowCount: number): number {
 /** What a step ends with: the logits, or the tokens drawn from them. */
 export type StepKind = "logits" | "tokens";
 
+/** Which of a step's plans have large items. */
+export interface HasLarge {
+  readonly full: boolean;
+  readonly sliding: boolean;
+}
+
 /** Is every row a piece whose logits are wanted? */
 export function isDecodeStep({ tokenIds, pieceRows, logitRows }: Batch): boolean {
   return logitRows.length === tokenIds.length && pieceRows.length === tokenIds.length + 1;
@@ -47,13 +53,17 @@ export class DecodeGraphs {
   /**
    * Puts the step into the stream. The first step of a kind runs unrecorded, so that products find their algorithms.
    * @param kind what `ops` end with; a graph is kept for each kind and number of rows
-   * @param hasLarge does attention have large items?
+   * @param hasLarge do the plans have large items?
    */
-  run(kind: StepKind, capacity: StepCapacity, hasLarge: boolean, ops: readonly Op[]): void {
-    const key = `${kind} ${capacity.rows} ${hasLarge}`;
+  run(kind: StepKind, capacity: StepCapacity, hasLarge: HasLarge, ops: readonly Op[]): void {
+    const key = `${kind} ${capacity.rows} ${hasLarge.full} ${hasLarge.sliding}`;
     const known = this.#graphs.get(key);
     if (known !== undefined) return known.launch();
-    const counts = hasLarge ? capacity : { ...capacity, largeItems: 0 };
+    const counts = {
+      ...capacity,
+      largeItems: hasLarge.full ? capacity.largeItems : 0,
+      slidingLargeItems: hasLarge.sliding ? capacity.slidingLargeItems : 0,
+    };
     const putAll = () => {
       for (const op of ops) op(counts);
     };

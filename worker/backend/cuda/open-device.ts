@@ -32,6 +32,8 @@ export interface OpenDeviceOptions {
   readonly index: number;
   /** The model's head size, for which attention is compiled. */
   readonly headDim: number;
+  /** By which the model caps scores of attention; undefined: it does not. */
+  readonly scoreCap?: number | undefined;
   /** What the KV pool holds, for which kernels are compiled; default: bfloat16. */
   readonly kvElement?: KvElement | undefined;
   /** Folder of the kernel sources; default: the project's own. */
@@ -147,8 +149,8 @@ export class CudaDevice implements ComputeDevice {
 
   /** Loads kernels and libraries; nothing can be launched before. */
   async load(options: OpenDeviceOptions): Promise<void> {
-    const { headDim, kvElement, kernelFolder, libraryFolders: folders, cubinFolder } = options;
-    const defines = { HEAD_DIM: headDim, KV_MX8: kvElement === "mx8" ? 1 : 0 };
+    const { headDim, scoreCap = 0, kvElement, kernelFolder, libraryFolders: folders, cubinFolder } = options;
+    const defines = { HEAD_DIM: headDim, SCORE_CAP: scoreCap, KV_MX8: kvElement === "mx8" ? 1 : 0 };
     const { driver, device } = this.context;
     const nvrtc = new Nvrtc(driver.version, { folders });
     const architecture = architectureName(device.computeCapability);

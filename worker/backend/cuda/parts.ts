@@ -1,7 +1,7 @@
 /** Makes what a backend consists of: weights on the device, the memory that steps work in, the KV pool. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import type { LoadedModel } from "../../model/load.ts";
+import { type LoadedModel, partWithoutKernels } from "../../model/load.ts";
 import {
   allowAttention,
   assertAttention,
@@ -17,7 +17,7 @@ import { bucketOf } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
-import { StepLayout, StepStaging } from "./staging.ts";
+import { type StepCapacity, StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
 import { loadWeights, type TensorReader, type WeightInfo } from "./weights/weights.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
@@ -64,6 +64,8 @@ export async function makeParts(
   options: CudaBackendOptions,
 ): Promise<ForwardParts> {
   const { config } = model;
+  const missing = partWithoutKernels(config);
+  if (missing !== undefined) throw new Error(`the CUDA backend has no kernels for ${missing}`);
   assertAttention(config, options.blockTokens);
   const { blockTokens, kvElement = "bfloat16", hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
   const packShape = packShapeOf(config, device, options);
@@ -107,11 +109,28 @@ export async function makeParts(
   };
 }
 
+/** Room for the lists of steps of up to so many rows, of which so many want logits. */
+export function stepCapacity(config: ModelConfig, shape: PackShape, rows: number, logitRows: number): StepCapacity {
+  const items = maxItems(shape, rows);
+  const [slidingItems, slidingMerges] = config.window === undefined ? [0, 0] : [items, rows];
+  return {
+    rows,
+    logitRows,
+    smallItems: items,
+    largeItems: items,
+    merges: rows,
+    slidingSmallItems: slidingItems,
+    slidingLargeItems: slidingItems,
+    slidingMerges,
+  };
+}
+
 /** Words that the largest step takes: its lists, and twice the blocks of all requests. */
 function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: PackShape): number {
   const rows = bucketOf(options.maxRows);
-  const items = maxItems(shape, rows);
-  const lists = new StepLayout({ rows, logitRows: rows, smallItems: items, largeItems: items, merges: rows }).wordCount;
+  const lists = new StepLayout(stepCapacity(config, shape, rows, rows)).wordCount;
   const blocksOfRequest = Math.ceil(config.contextTokens / options.blockTokens);
-  return lists + 2 * options.maxLogitRows * blocksOfRequest + minListWords;
+  // Pieces of few rows are planned row by row for layers that slide, which takes up to four times the words.
+  const listWords = config.window === undefined ? minListWords : 5 * minListWords;
+  return lists + 2 * options.maxLogitRows * blocksOfRequest + listWords;
 }

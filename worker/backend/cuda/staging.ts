@@ -6,6 +6,9 @@
  *
  *   counts | tokenIds | positions | slots | logitRows | samples | merges | smallItems | largeItems
  *   | edits, rows, slices, offsets, blockIds of the plan, from the end of the items on that the step has
+ *
+ * Where layers slide, these follow a plan of their own: its merges and items stand behind those of the other plan, each
+ * kind behind its kind, its rows, slices and offsets behind the other's.
  */
 import {
   type AttentionPlan,
@@ -19,19 +22,23 @@ import {
 import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
+import type { StepPlans } from "./step-planner.ts";
 
 /** Word of each count in `counts`. */
-export const countPlaces = { rows: 0, logitRows: 1, smallItems: 2, largeItems: 3, merges: 4 } as const;
+export const countPlaces = {
+  rows: 0,
+  logitRows: 1,
+  smallItems: 2,
+  largeItems: 3,
+  merges: 4,
+  slidingSmallItems: 5,
+  slidingLargeItems: 6,
+  slidingMerges: 7,
+} as const;
 const countWords = 16;
 
 /** How many entries each list at a fixed place can hold. */
-export interface StepCapacity {
-  readonly rows: number;
-  readonly logitRows: number;
-  readonly smallItems: number;
-  readonly largeItems: number;
-  readonly merges: number;
-}
+export type StepCapacity = Readonly<Record<keyof typeof countPlaces, number>>;
 
 /** How many entries of each list a step has; its launches are sized for them. */
 export type StepCounts = StepCapacity;
@@ -46,6 +53,9 @@ export class StepLayout {
   readonly smallItems: number;
   readonly largeItems: number;
   readonly merges: number;
+  readonly slidingSmallItems: number;
+  readonly slidingLargeItems: number;
+  readonly slidingMerges: number;
   readonly samples: number;
   /** Words that all these lists take together. */
   readonly wordCount: number;
@@ -65,10 +75,65 @@ export class StepLayout {
     this.logitRows = take(capacity.logitRows);
     this.samples = take(capacity.logitRows * sampleWords);
     this.merges = take(capacity.merges * planMergeWords);
+    this.slidingMerges = take(capacity.slidingMerges * planMergeWords);
     this.smallItems = take(capacity.smallItems * planItemWords);
+    this.slidingSmallItems = take(capacity.slidingSmallItems * planItemWords);
     this.largeItems = take(capacity.largeItems * planItemWords);
+    this.slidingLargeItems = take(capacity.slidingLargeItems * planItemWords);
     this.wordCount = at;
   }
+}
+
+/** Where the fixed lists of a plan begin. */
+type PlanLists = Pick<StepLayout, "smallItems" | "largeItems" | "merges">;
+
+const slidingLists = (layout: StepLayout): PlanLists => ({
+  smallItems: layout.slidingSmallItems,
+  largeItems: layout.slidingLargeItems,
+  merges: layout.slidingMerges,
+});
+
+/** Where the other lists of a plan begin, and where the last of them ends. */
+interface PlanPlaces {
+  readonly rows: number;
+  readonly slices: number;
+  readonly offsets: number;
+  readonly end: number;
+}
+
+function placesOf(plan: AttentionPlan, from: number): PlanPlaces {
+  const rows = alignedWords(from);
+  const slices = alignedWords(rows + plan.rows.length);
+  const offsets = slices + plan.slices.length;
+  return { rows, slices, offsets, end: offsets + plan.offsets.length };
+}
+
+/** A step has far fewer items than there is space for, so the other lists begin where its items end. */
+function endOfItems(layout: StepLayout, { full, sliding }: StepPlans): number {
+  const behind = [
+    [layout.slidingLargeItems, sliding?.largeItems],
+    [layout.largeItems, full.largeItems],
+    [layout.slidingSmallItems, sliding?.smallItems],
+  ] as const;
+  const [start, items] = behind.find(([, list]) => list && list.length > 0) ?? [layout.smallItems, full.smallItems];
+  return start + (items?.length ?? 0);
+}
+
+/** Writes a plan's lists; indices into a list become indices into the whole buffer. */
+function putPlan(words: Int32Array, plan: AttentionPlan, places: PlanPlaces, blockIds: number, lists: PlanLists) {
+  const { rows, slices, offsets } = places;
+  words.set(plan.merges, lists.merges);
+  words.set(plan.rows, rows);
+  words.set(plan.offsets, offsets);
+  for (const name of ["smallItems", "largeItems"] as const) {
+    words.set(plan[name], lists[name]);
+    move(words, lists[name] + planItem.firstRow, plan[name].length, planItemWords, rows / planRowWords);
+    move(words, lists[name] + planItem.firstSlice, plan[name].length, planItemWords, slices / planSliceWords);
+  }
+  words.set(plan.slices, slices);
+  move(words, slices + planSlice.block, plan.slices.length, planSliceWords, blockIds);
+  move(words, slices + planSlice.firstOffset, plan.slices.length, planSliceWords, offsets);
+  moveRotations(words, slices, plan.slices.length, offsets);
 }
 
 export class StepStaging {
@@ -103,16 +168,13 @@ export class StepStaging {
    * Puts the copy of a step into the stream. Of the steps sent before, only the last one may still be running.
    * @throws RangeError when the step does not fit the layout or the buffer
    */
-  send(layout: StepLayout, batch: Batch, plan: AttentionPlan, samples: SampleLists = noSamples): void {
-    const counts = stepCounts(batch, plan);
+  send(layout: StepLayout, batch: Batch, plans: StepPlans, samples: SampleLists = noSamples): void {
+    const counts = stepCounts(batch, plans);
     assertFits(layout.capacity, counts);
-    // A step has far fewer items than there is space for, so the other lists begin where its items end.
-    const hasLarge = plan.largeItems.length > 0;
-    const edits = hasLarge ? layout.largeItems + plan.largeItems.length : layout.smallItems + plan.smallItems.length;
-    const rows = alignedWords(edits + samples.edits.length);
-    const slices = alignedWords(rows + plan.rows.length);
-    const offsets = slices + plan.slices.length;
-    const blockIds = offsets + plan.offsets.length;
+    const edits = endOfItems(layout, plans);
+    const places = placesOf(plans.full, edits + samples.edits.length);
+    const sliding = plans.sliding && placesOf(plans.sliding, places.end);
+    const blockIds = (sliding ?? places).end;
     const end = blockIds + batch.blockIds.length;
     if (end > this.#wordCount) {
       throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.#wordCount}`);
@@ -123,23 +185,13 @@ export class StepStaging {
     words.set(batch.positions, layout.positions);
     words.set(batch.slots, layout.slots);
     words.set(batch.logitRows, layout.logitRows);
-    words.set(plan.merges, layout.merges);
     words.set(samples.edits, edits);
-    words.set(plan.rows, rows);
-    words.set(plan.offsets, offsets);
     words.set(batch.blockIds, blockIds);
-    // Indices into a list become indices into the whole buffer.
-    for (const name of ["smallItems", "largeItems"] as const) {
-      words.set(plan[name], layout[name]);
-      move(words, layout[name] + planItem.firstRow, plan[name].length, planItemWords, rows / planRowWords);
-      move(words, layout[name] + planItem.firstSlice, plan[name].length, planItemWords, slices / planSliceWords);
-    }
     words.set(samples.rows, layout.samples);
+    // Indices into a list become indices into the whole buffer.
     move(words, layout.samples + 7, samples.rows.length, sampleWords, edits / editWords);
-    words.set(plan.slices, slices);
-    move(words, slices + planSlice.block, plan.slices.length, planSliceWords, blockIds);
-    move(words, slices + planSlice.firstOffset, plan.slices.length, planSliceWords, offsets);
-    moveRotations(words, slices, plan.slices.length, offsets);
+    putPlan(words, plans.full, places, blockIds, layout);
+    if (plans.sliding && sliding) putPlan(words, plans.sliding, sliding, blockIds, slidingLists(layout));
     this.#device.copyIn(this.buffer, words.subarray(0, end));
   }
 
@@ -176,18 +228,21 @@ function moveRotations(words: Int32Array, slices: number, length: number, by: nu
   }
 }
 
-export function stepCounts(batch: Batch, plan: AttentionPlan): StepCounts {
+export function stepCounts(batch: Batch, { full, sliding }: StepPlans): StepCounts {
   return {
     rows: batch.tokenIds.length,
     logitRows: batch.logitRows.length,
-    smallItems: plan.smallItems.length / planItemWords,
-    largeItems: plan.largeItems.length / planItemWords,
-    merges: plan.merges.length / planMergeWords,
+    smallItems: full.smallItems.length / planItemWords,
+    largeItems: full.largeItems.length / planItemWords,
+    merges: full.merges.length / planMergeWords,
+    slidingSmallItems: (sliding?.smallItems.length ?? 0) / planItemWords,
+    slidingLargeItems: (sliding?.largeItems.length ?? 0) / planItemWords,
+    slidingMerges: (sliding?.merges.length ?? 0) / planMergeWords,
   };
 }
 
 function assertFits(capacity: StepCapacity, counts: StepCounts): void {
-  for (const name of ["rows", "logitRows", "smallItems", "largeItems", "merges"] as const) {
+  for (const name of Object.keys(countPlaces) as (keyof StepCounts)[]) {
     if (counts[name] > capacity[name]) {
       throw new RangeError(`a step has ${counts[name]} ${name}, its launches are for ${capacity[name]}`);
     }

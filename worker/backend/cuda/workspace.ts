@@ -1,5 +1,6 @@
 /** The activations of a step, allocated once for the largest step, and the table of rotations. */
 import type { ModelConfig } from "../../model/config.ts";
+import type { Rotation } from "../../model/rope.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { squareCount } from "./row-products.ts";
 import { editWords } from "./sampling.ts";
@@ -75,30 +76,49 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
   };
 }
 
-/** (cos, sin) rows for every distance at which a query can be read; `origin` is the row of position 0. */
+/** (cos, sin) rows for every distance at which a query can be read. */
 export interface RopeTable {
+  /** The row of position 0; null: nothing is rotated. */
   readonly origin: DeviceBuffer | null;
-  /** int32 [layers], 1 for each layer that rotates. */
+  /** The same of the table by which layers that slide rotate; `origin` where they have none of their own. */
+  readonly slidingOrigin: DeviceBuffer | null;
+  /** int32 [layers], 1 for each layer that rotates, 2 where it does so by the second table. */
   readonly layerRotates: DeviceBuffer;
 }
 
-export function makeRopeTable(device: ComputeDevice, { rope, contextTokens }: ModelConfig): RopeTable {
-  const half = rope.rotaryDim / 2;
+/** The row of position 0 by which a layer rotates; null: it does not. */
+export function rotationsOf({ origin, slidingOrigin }: RopeTable, config: ModelConfig, layer: number) {
+  if (!config.rope.layers[layer]) return null;
+  return config.window?.layers[layer] ? slidingOrigin : origin;
+}
+
+export function makeRopeTable(device: ComputeDevice, { rope, window, contextTokens }: ModelConfig): RopeTable {
   const layerRotates = device.allocate("layers that rotate", rope.layers.length * 4);
-  const host = device.allocateHost("RoPE", 4 * (rope.layers.length + half));
+  const host = device.allocateHost("layers that rotate", rope.layers.length * 4);
   const flags = new Int32Array(host.buffer, host.byteOffset, rope.layers.length);
-  flags.set(rope.layers.map((rotates) => (rotates ? 1 : 0)));
+  const ofSliding = rope.sliding === undefined ? 1 : 2;
+  flags.set(rope.layers.map((rotates, layer) => (rotates ? (window?.layers[layer] ? ofSliding : 1) : 0)));
   device.copyIn(layerRotates, flags);
-  if (half === 0) return { origin: null, layerRotates };
-  const frequencies = new Float32Array(host.buffer, host.byteOffset + flags.byteLength, half);
-  frequencies.set(rope.inverseFrequencies);
+  if (rope.rotaryDim === 0) return { origin: null, slidingOrigin: null, layerRotates };
+  const origin = fillRopeTable(device, rope, contextTokens);
+  const slidingOrigin = rope.sliding === undefined ? origin : fillRopeTable(device, rope.sliding, contextTokens);
+  return { origin, slidingOrigin, layerRotates };
+}
+
+/** @returns the row of position 0 */
+function fillRopeTable(device: ComputeDevice, rotation: Rotation, contextTokens: number): DeviceBuffer {
+  const { inverseFrequencies, attentionFactor } = rotation;
+  const half = inverseFrequencies.length;
+  const host = device.allocateHost("RoPE", 4 * half);
+  const frequencies = new Float32Array(host.buffer, host.byteOffset, half);
+  frequencies.set(inverseFrequencies);
   const frequencyBuffer = device.allocate("inverse frequencies", half * 4);
   device.copyIn(frequencyBuffer, frequencies);
   // A query at position p reads a segment at p - offset; 0 <= p < contextTokens, and |offset| < contextTokens.
   const positionCount = 3 * contextTokens;
   const table = device.allocate("table of rotations", positionCount * half * 8);
-  const factor = new Uint8Array(Float64Array.of(rope.attentionFactor).buffer);
+  const factor = new Uint8Array(Float64Array.of(attentionFactor).buffer);
   const fill = device.prepare("fill_rope_table", frequencyBuffer, half, -contextTokens, positionCount, factor, table);
   fill({ grid: [8 * device.multiprocessorCount], blockThreads: 256 });
-  return { origin: table.slice(contextTokens * half * 8), layerRotates };
+  return table.slice(contextTokens * half * 8);
 }

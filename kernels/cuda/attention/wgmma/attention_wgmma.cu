@@ -83,13 +83,26 @@ __device__ __forceinline__ void mask_scores(Scores &scores, const TileInfo &info
   const int column = int(threadIdx.x & 3) * 2, start = (info.flags >> kStartShift) - column;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const int i = rows[r] - (info.sliceRows & 0xffff);
-    const bool takesPart = i >= 0 && i < info.sliceRows >> 16;
+    const int i = rows[r] - (info.sliceRows & 0xff);
+    const bool takesPart = i >= 0 && i < (info.sliceRows >> 8 & 0xff);
     const int end = (takesPart ? min(info.end, info.visible + i) : 0) - column;
 #pragma unroll
     for (int n = 0; n < kTokens / 8; n++) {
       if (n * 8 >= end || n * 8 < start) scores[n][2 * r] = -infinity();
       if (n * 8 + 1 >= end || n * 8 + 1 < start) scores[n][2 * r + 1] = -infinity();
+    }
+  }
+}
+
+/* Masks tokens that have left the windows of the lane's two rows. */
+__device__ __forceinline__ void mask_late_scores(Scores &scores, int sliceRows, const int (&rows)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int start = rows[r] - (sliceRows & 0xff) + kLateBias - (sliceRows >> 16) - int(threadIdx.x & 3) * 2;
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; n++) {
+      if (n * 8 < start) scores[n][2 * r] = -infinity();
+      if (n * 8 + 1 < start) scores[n][2 * r + 1] = -infinity();
     }
   }
 }
@@ -143,6 +156,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
   pin(scores);
   consumer.release_key(key, info.flags);
   if (isMasked(info)) mask_scores(scores, info, rows);
+  if (info.sliceRows >> 16 != kNotLate) mask_late_scores(scores, info.sliceRows, rows);
   softmax.update(scores, a.scaleLog2, rescale);
   pack_weights(scores, weights);
   int value = consumer.ring.slot;
@@ -162,6 +176,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
     pin(scores);
     consumer.release_key(key, info.flags);
     if (isMasked(info)) mask_scores(scores, info, rows);
+    if (info.sliceRows >> 16 != kNotLate) mask_late_scores(scores, info.sliceRows, rows);
     const bool changed = softmax.update(scores, a.scaleLog2, rescale);
     products_wait<0>();
     pin(out);

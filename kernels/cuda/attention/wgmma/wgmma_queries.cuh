@@ -23,7 +23,8 @@ struct QueryRow {
     row = exists ? a.rows[unit.item.firstRow + itemRow].row : -1;
     position = exists ? a.positions[row] : 0;
   }
-  __device__ __forceinline__ void enter_slice(const PlanArguments &a, const PlanSlice &slice) {
+  __device__ __forceinline__ void enter_slice(const PlanArguments &a, const PlanSlice &given) {
+    const LargeSlice slice(given);
     const int i = itemRow - slice.firstRow;
     rotated = row < 0 ? kNotRead : 0;
     if (a.rotaryDim == 0 || row < 0) return;

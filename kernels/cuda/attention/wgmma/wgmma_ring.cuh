@@ -36,7 +36,7 @@ constexpr int kPackedBytes = kPackedParts * (kNumberBytes + kScaleBytes);
 struct TileInfo {
   int end;       /* end of the slice's tokens */
   int visible;   /* end of the tokens that the slice's first row sees */
-  int sliceRows; /* firstRow + rowCount * 65536 */
+  int sliceRows; /* firstRow, rowCount in a byte each; above them what late_in_tile gives */
   int flags;     /* flags; from bit kStartShift on, the slice's first token */
 };
 __device__ __forceinline__ void store_info(uint32 to, const TileInfo &info) {
@@ -45,6 +45,12 @@ __device__ __forceinline__ void store_info(uint32 to, const TileInfo &info) {
 __device__ __forceinline__ TileInfo load_info(uint32 from) {
   const uint4 words = load_shared4(from);
   return {int(words.x), int(words.y), int(words.z), int(words.w)};
+}
+constexpr int kLateBias = kTokens, kNotLate = kLateBias + kNeverLate;
+/* Of the tile's columns, row i of the slice does not see those before i + kLateBias - this; kNotLate: it sees all. */
+__device__ __forceinline__ int late_in_tile(const LargeSlice &slice, int row) {
+  if (slice.late == kNeverLate) return kNotLate;
+  return min(slice.late + row - slice.firstToken + kLateBias, kNotLate);
 }
 constexpr int kNewQueries = 1, kLastOfUnit = 2, kNotAllRows = 4, kLastOfQueries = 8, kStartShift = 8;
 
@@ -119,11 +125,11 @@ struct TileWalk {
 };
 
 __device__ __forceinline__ TileInfo tile_info(const PlanArguments &a, const TileWalk &at) {
-  const PlanSlice &slice = at.slice;
+  const LargeSlice slice(at.slice);
   TileInfo info;
   info.end = at.end();
   info.visible = slice.firstToken + slice.firstVisible - at.row;
-  info.sliceRows = slice.firstRow + (slice.rowCount << 16);
+  info.sliceRows = slice.firstRow + (slice.rowCount << 8) + (late_in_tile(slice, at.row) << 16);
   info.flags = at.start() << kStartShift;
   if (at.needs_queries(a)) info.flags |= kNewQueries;
   if (at.is_last_of_unit()) info.flags |= kLastOfUnit;

@@ -16,6 +16,15 @@ const attention = [
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
+/**
+ * What kernels that go through the heads of a row take: normOffset, epsilon, rotations, positions, slots, rowCount,
+ * queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
+ */
+const heads = [
+  ...(["f32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "i32", "ptr"] as const),
+] as const;
+
 /** input, weights, in, out, squares, squareCount, epsilon, output */
 const productOfRow = ["ptr", "ptr", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
 
@@ -29,11 +38,12 @@ export const kernelSignatures = {
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
   // table, tokenIds, sampledIds, rowCount, hidden, scale, residual
   embed_rows: ["ptr", "ptr", "ptr", "ptr", "i32", "f32", "ptr"],
-  // residual, delta, scale, weight, epsilon, rowCount, hidden, out
-  add_rmsnorm: ["ptr", "ptr", "f32", "ptr", "f32", "ptr", "i32", "ptr"],
-  // qkv, bias, qNorm, kNorm, epsilon, rotations, positions, slots, rowCount,
-  // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
-  qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
+  // residual, delta, deltaBias, deltaNorm, scale, weight, normOffset, epsilon, rowCount, hidden, out
+  add_rmsnorm: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "f32", "f32", "ptr", "i32", "ptr"],
+  // qkv, qNorm, kNorm, epsilon, rowCount, qWidth, kWidth, rowWidth
+  norm_projections: ["ptr", "ptr", "ptr", "f32", "ptr", "i32", "i32", "i32"],
+  // qkv, bias, qNorm, kNorm, then `heads`
+  qkv_finish: ["ptr", "ptr", "ptr", "ptr", ...heads],
   attention_packed: attention,
   attention_packed_wgmma: attention,
   attention_tiles: attention,
@@ -43,24 +53,28 @@ export const kernelSignatures = {
   matvec_gated: productOfRow,
   // input, weights, in, out, scale, residual, norm, next, squares
   matvec_add: ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
-  // gateUp, rowCount, ffn, out
-  silu_mul: ["ptr", "ptr", "i32", "ptr"],
+  // gateUp, rowCount, ffn, activation, out
+  activate: ["ptr", "ptr", "i32", "i32", "ptr"],
+  // logits, count, cap
+  cap_logits: ["ptr", "i32", "f32"],
   // source, rows, rowCount, rowBytes, target
   gather_rows: ["ptr", "ptr", "ptr", "i32", "ptr"],
   // logits, vocabSize, rows, edits, saved, rowCount, sampledIds
   sample_rows: ["ptr", "i32", "ptr", "ptr", "ptr", "ptr", "ptr"],
   // logits, vocabSize, rows, sampledIds, rowCount, topStride, chosen, topIds, topLogprobs
   logprobs: ["ptr", "i32", "ptr", "ptr", "ptr", "i32", "ptr", "ptr", "ptr"],
-  // sourceSlots, targetSlots, deltas, tokenCount, layerRotates, rotations, inverseFactor,
-  // kvHeads, headDim, rotaryDim, blockTokens, layerStride, pool
-  copy_tokens: ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "f32", "i32", "i32", "i32", "i32", "i64", "ptr"],
+  // sourceSlots, targetSlots, deltas, tokenCount, layerRotates, rotations, inverseFactor, slidingRotations,
+  // slidingInverseFactor, kvHeads, headDim, rotaryDim, blockTokens, layerStride, pool
+  copy_tokens: [
+    ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "f32", "ptr", "f32"] as const),
+    ...(["i32", "i32", "i32", "i32", "i64", "ptr"] as const),
+  ],
   // moved, pool, layerStride, layerVectors, rowVectors, blockTokens, staging
   pack_blocks: [movedBlocks, "ptr", "i64", "i32", "i32", "i32", "ptr"],
   // moved, staging, pool, layerStride, layerVectors
   unpack_blocks: [movedBlocks, "ptr", "ptr", "i64", "i32"],
-  // qkv, bias, kNorm, epsilon, rotations, positions, slots, rowCount,
-  // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool, out
-  deviations: ["ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr", "ptr"],
+  // qkv, bias, kNorm, then `heads`, out
+  deviations: ["ptr", "ptr", "ptr", ...heads, "ptr"],
 } as const satisfies Readonly<Record<string, Signature>>;
 
 export type KernelName = keyof typeof kernelSignatures;

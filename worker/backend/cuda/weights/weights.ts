@@ -3,21 +3,24 @@
  * a layer needs four matrix products.
  */
 import type { ModelConfig } from "../../../model/config.ts";
+import type { LayerNorms } from "../../../model/family.ts";
 import type { StoredTensor } from "../../../model/stored-form.ts";
+import { layerNorm } from "../../../model/tensor-layout.ts";
 import { type ComputeDevice, DeviceBuffer } from "../device/device.ts";
 
 export interface LayerWeights {
-  /** [hidden] */
-  readonly inputNorm: DeviceBuffer;
-  readonly postAttentionNorm: DeviceBuffer;
+  /** [hidden] before attention and MLP, and over what they add to the residual stream; null: there is no such norm. */
+  readonly norms: { readonly [place in keyof LayerNorms]-?: DeviceBuffer | null };
   /** [(heads + 2 * kvHeads) * headDim, hidden], and the bias that is added to its output */
   readonly qkv: DeviceBuffer;
   readonly qkvBias: DeviceBuffer | null;
-  /** [headDim] */
+  /** [headDim]; of a model with norms over all heads, [heads * headDim] and [kvHeads * headDim] */
   readonly qNorm: DeviceBuffer | null;
   readonly kNorm: DeviceBuffer | null;
   /** [hidden, heads * headDim] */
   readonly output: DeviceBuffer;
+  /** [hidden] */
+  readonly outputBias: DeviceBuffer | null;
   /** [2 * ffn, hidden] */
   readonly gateUp: DeviceBuffer;
   /** [hidden, ffn] */
@@ -90,25 +93,35 @@ class WeightPlacer {
     const head = tiedEmbeddings ? embedding : this.#place("lm_head.weight");
     // Logits are linear in the last norm's weights, so the model's divisor of logits is folded into those weights.
     const finalNorm = this.#placeScaled(["model.norm.weight"], 1 / logitsDivisor);
-    const layers = Array.from({ length: layerCount }, (_, layer) => this.#placeLayer(`model.layers.${layer}.`));
+    const layers = Array.from({ length: layerCount }, (_, layer) => this.#placeLayer(layer));
     return { embedding, head, finalNorm, layers, byteLength: this.byteLength };
   }
 
-  #placeLayer(prefix: string): LayerWeights {
-    const { qkNorm, qkvBias } = this.#config;
+  #placeLayer(layer: number): LayerWeights {
+    const { qkNorm, qkvBias, outputBias } = this.#config;
+    const prefix = `model.layers.${layer}.`;
     const names = (suffix: string, ...parts: string[]) => parts.map((part) => `${prefix}${part}_proj.${suffix}`);
     const projections = ["self_attn.q", "self_attn.k", "self_attn.v"];
     return {
-      inputNorm: this.#place(`${prefix}input_layernorm.weight`),
-      postAttentionNorm: this.#place(`${prefix}post_attention_layernorm.weight`),
+      norms: {
+        beforeAttention: this.#placeNorm(layer, "beforeAttention"),
+        afterAttention: this.#placeNorm(layer, "afterAttention"),
+        beforeMlp: this.#placeNorm(layer, "beforeMlp"),
+        afterMlp: this.#placeNorm(layer, "afterMlp"),
+      },
       qkv: this.#place(...names("weight", ...projections)),
       qkvBias: qkvBias ? this.#place(...names("bias", ...projections)) : null,
       qNorm: qkNorm ? this.#place(`${prefix}self_attn.q_norm.weight`) : null,
       kNorm: qkNorm ? this.#place(`${prefix}self_attn.k_norm.weight`) : null,
       output: this.#place(...names("weight", "self_attn.o")),
+      outputBias: outputBias ? this.#place(...names("bias", "self_attn.o")) : null,
       gateUp: this.#place(...names("weight", "mlp.gate", "mlp.up")),
       down: this.#place(...names("weight", "mlp.down")),
     };
+  }
+
+  #placeNorm(layer: number, place: keyof LayerNorms): DeviceBuffer | null {
+    return this.#config.layerNorms[place] === undefined ? null : this.#place(`${layerNorm(layer, place)}.weight`);
   }
 
   /** Puts these tensors one after the other into one buffer, as the rows of a fused matrix. */

@@ -1,6 +1,6 @@
 /** The batch that a plan was made for, to find out whether the next one is the same but for runs that grew. */
-import type { Batch } from "../contract/batch.ts";
-import { blockCountForTokens } from "../contract/units.ts";
+import type { Batch } from "../../contract/batch.ts";
+import { blockCountForTokens } from "../../contract/units.ts";
 
 /** A plan is made anew when a run has grown by more tokens than this, because other cuts may be better then. */
 const maxGrowth = 64;
