@@ -58,7 +58,11 @@ function compile({ source, headDim, mx8 }: KernelCase): string {
   try {
     // No model with long heads goes without a cap here, and none of the others has one.
     const cap = headDim > 128 ? 50 : 0;
-    const defines = [`--define-macro=HEAD_DIM=${headDim}`, `--define-macro=KV_MX8=${mx8}`, `--define-macro=SCORE_CAP=${cap}`];
+    const defines = [
+      `--define-macro=HEAD_DIM=${headDim}`,
+      `--define-macro=KV_MX8=${mx8}`,
+      `--define-macro=SCORE_CAP=${cap}`,
+    ];
     const options = ["--fatbin", "--std=c++17", "--Werror=all-warnings", ...effortOptions, ...defines];
     const targets = architecturesOf(source, headDim).map(
       (name) => `--generate-code=arch=compute_${name},code=sm_${name}`,
