@@ -363,8 +363,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/sources",
   ],
   "gateway/cli": ["places", "gateway/cli", "package.json"],
-  // The composition root: these alone wire the parts together.
-  // A start reads what workers will read, before it makes anything.
+  // The composition root wires the parts together; a start reads what workers will read before it makes anything.
   "gateway/compose": [
     "places",
     "gateway",
