@@ -6,7 +6,7 @@
  * others are *light*:
  *
  *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
- *   a step with much heavy work is followed by some of the light requests alone, as long as these are few
+ *   heavy work is followed by steps of the light requests alone, as long as these are few
  *   heavy prompts get less of a step while another tenant has been there lately, since its next request may come
  *   just after the step has begun
  */
@@ -26,8 +26,11 @@ const sharedPart = 1 / 2;
 const lateMs = 60_000;
 /** Light requests get steps of their own while there are so many at most, because then these steps are short. */
 const fewRequests = 8;
-/** After a step with heavy work come steps of light requests: one for each sixth of the rows beside decodes. */
-const [stepsForMaxRows, mostLightSteps] = [6, 8];
+/**
+ * Heavy work earns light requests steps of their own: one for each sixth of the rows beside decodes. What nobody needs
+ * is saved, up to a short answer's tokens, so that such an answer comes at once although heavy steps ran before it.
+ */
+const [stepsForMaxRows, mostLightSteps] = [6, 6];
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 
@@ -37,7 +40,7 @@ export class Fairness {
   /** Heavy requests of the step that is planned. */
   #heavy: ReadonlySet<Request> = new Set();
   #lastWasLight = false;
-  /** Steps still to come that light requests have for themselves. */
+  /** Steps that light requests may have for themselves. */
   #lightSteps = 0;
   /** The two tenants whose prompts were seen last, which is enough to know whether a second tenant is active. */
   #latest = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
@@ -59,9 +62,10 @@ export class Fairness {
     this.#heavy = heavy;
     // A request that waits for its mask cannot be in the step.
     const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
-    const isLights = this.#lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
+    const isFew = light.length > 0 && light.length <= fewRequests;
+    const isLights = this.#lightSteps > 0 && isFew && this.#isMuch(heavy);
     const isForLightPrompt = !this.#lastWasLight && light.some((request) => this.#isShort(request));
-    this.#lightSteps = isLights ? this.#lightSteps - 1 : 0;
+    if (isLights) this.#lightSteps -= 1;
     this.#lastWasLight = isForLightPrompt;
     return isLights || isForLightPrompt ? heavy : new Set();
   }
@@ -93,8 +97,8 @@ export class Fairness {
   noteStep(workOf: (request: Request) => number): void {
     let work = 0;
     for (const request of this.#heavy) work += workOf(request);
-    if (work === 0) return;
-    this.#lightSteps = Math.min(mostLightSteps, Math.floor((work * stepsForMaxRows) / this.#maxRows));
+    const earned = Math.floor((work * stepsForMaxRows) / this.#maxRows);
+    this.#lightSteps = Math.min(mostLightSteps, this.#lightSteps + earned);
   }
 
   #heavyOf(requests: readonly Request[]): ReadonlySet<Request> {
@@ -108,6 +112,11 @@ export class Fairness {
     if (owner === nobody.number) return;
     if (this.#latest.owner !== owner) this.#other = this.#latest;
     this.#latest = { owner, atMs: this.#clock() };
+  }
+
+  /** Whether a step with these requests takes longer than one without: with prompts among them, or many decodes. */
+  #isMuch(heavy: ReadonlySet<Request>): boolean {
+    return heavy.size * 2 >= this.#maxRows || heavy.values().some(({ decoding }) => !decoding);
   }
 
   /** A prompt that one step ends. */
