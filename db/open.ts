@@ -4,27 +4,25 @@
  */
 import { Database } from "bun:sqlite";
 import { closeSync, openSync } from "node:fs";
-import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
 import { getLoadablePath } from "sqlite-vec";
 import { migrationsFolder, nativeLibrary } from "../places/places.ts";
 import { DbError, sqliteCode, toDbError } from "./errors.ts";
 import { migrate, readMigrations } from "./migrate.ts";
-
-export type Orm = BunSQLiteDatabase<Record<string, never>>;
+import { type Orm, Statements } from "./statements.ts";
 
 /** A transaction's callback must not be async: SQLite would have committed at its first await. */
 type Synchronous<T> = T extends PromiseLike<unknown> ? never : T;
 
 export class Db {
   readonly client: Database;
-  readonly #orm: Orm;
+  readonly #statements: Statements;
   /** Why vectors cannot be searched (the extension for it cannot be loaded); undefined: they can. */
   readonly vectorsMissing: string | undefined;
   readonly #busyTimeoutMs: number;
 
   constructor(client: Database, busyTimeoutMs: number, vectorsMissing?: string) {
     this.client = client;
-    this.#orm = drizzle(client);
+    this.#statements = new Statements(client);
     this.#busyTimeoutMs = busyTimeoutMs;
     this.vectorsMissing = vectorsMissing;
   }
@@ -36,10 +34,23 @@ export class Db {
   /** Runs one named statement; a failure is a DbError that carries the name and no parameters. */
   statement<T>(name: string, work: (orm: Orm) => T): T {
     try {
-      return work(this.#orm);
+      return work(this.#statements.orm);
     } catch (error) {
       throw toDbError(name, error);
     }
+  }
+
+  /**
+   * The same of a statement that is built once, with placeholders for its parameters.
+   * @param key tells apart all statements that differ in more than parameters
+   */
+  builtOnce<Built extends object, T>(
+    name: string,
+    key: string,
+    build: (orm: Orm) => Built,
+    run: (built: Built) => T,
+  ): T {
+    return this.statement(name, () => run(this.#statements.once(key, build)));
   }
 
   /**
@@ -138,6 +149,7 @@ export class Db {
   }
 
   close(): void {
+    this.#statements.close();
     this.client.close();
   }
 }

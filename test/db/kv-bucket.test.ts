@@ -4,7 +4,7 @@ import { insertCorpus } from "../../db/corpora.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
 import { addKvBucketRemovals, inBucket, kvBucketUses, nextKvUpload, oldestInKvBucket } from "../../db/kv-bucket.ts";
 import { insertKvObject } from "../../db/kv-objects.ts";
-import { type Db, openDb } from "../../db/open.ts";
+import { Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
 
 const createdAt = 1;
@@ -32,9 +32,11 @@ function world() {
 }
 
 /** How SQLite goes about the statement that `ask` prepares. */
-function planOf(db: Db, ask: () => unknown): string {
-  using prepared = spyOn(db.client, "prepare");
-  ask();
+function planOf({ client }: Db, ask: (db: Db) => unknown): string {
+  using prepared = spyOn(client, "prepare");
+  // One that has compiled nothing yet.
+  const db = new Db(client, 0);
+  ask(db);
   const [sql = ""] = prepared.mock.calls[0] ?? [];
   const params = Array(sql.split("?").length - 1).fill(0);
   const steps = db.client.query<{ detail: string }, number[]>(`explain query plan ${sql}`).all(...params);
@@ -61,7 +63,7 @@ test("the file to copy next is the one used last, but of a tenant that has enoug
 test("it is found without a look at the files of who has enough", () => {
   const { db, a, keep } = world();
   keep("a", a, 1);
-  const plan = planOf(db, () => nextKvUpload(db, 8_192, [a], ["other"]));
+  const plan = planOf(db, (db) => nextKvUpload(db, 8_192, [a], ["other"]));
   expect(plan).toContain("kv_objects_of_tenant_to_upload (tenant_id=?)");
   expect(plan).not.toMatch(/SCAN kv_objects(?! USING COVERING INDEX kv_objects_of_tenant_to_upload)/);
 });
@@ -78,7 +80,7 @@ test("what makes room in a tenant's part is found without a look at others'", ()
     ["a1", "a2"],
     ["b0", "a1", "a2"],
   ]);
-  const plan = planOf(db, () => oldestInKvBucket(db, a, 10, 10));
+  const plan = planOf(db, (db) => oldestInKvBucket(db, a, 10, 10));
   expect(plan).toBe("SEARCH kv_objects USING INDEX kv_objects_of_tenant_in_bucket (tenant_id=? AND used_at<?)");
 });
 

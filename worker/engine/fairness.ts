@@ -7,8 +7,7 @@
  *
  *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
  *   heavy work is followed by steps of the light requests alone, as long as these are few
- *   heavy prompts get less of a step while another tenant has been there lately, since its next request may come
- *   just after the step has begun
+ *   heavy prompts get less of a step while another tenant was there lately: its next request may come right after it
  */
 import { nobody } from "../contract/owners.ts";
 import type { EngineLimits } from "./limits.ts";
@@ -24,13 +23,10 @@ const busyRequests = 4;
 const sharedPart = 1 / 2;
 /** For so many milliseconds after its last request a tenant counts as active. */
 const lateMs = 60_000;
-/** Light requests get steps of their own while there are so many at most, because then these steps are short. */
-const fewRequests = 8;
-/**
- * Heavy work earns light requests steps of their own: one for each sixth of the rows beside decodes. What nobody needs
- * is saved, up to a short answer's tokens, so that such an answer comes at once although heavy steps ran before it.
- */
-const [stepsForMaxRows, mostLightSteps] = [6, 6];
+/** Light requests get steps of their own while there are few, because then these steps are short. */
+const isFew = ({ length }: readonly Request[]): boolean => length > 0 && length <= 8;
+/** Steps of their own that light requests earn by a full step of heavy work; as many are saved for a short answer. */
+const lightSteps = 6;
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 
@@ -62,8 +58,7 @@ export class Fairness {
     this.#heavy = heavy;
     // A request that waits for its mask cannot be in the step.
     const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
-    const isFew = light.length > 0 && light.length <= fewRequests;
-    const isLights = this.#lightSteps > 0 && isFew && this.#isMuch(heavy);
+    const isLights = this.#lightSteps > 0 && isFew(light) && this.#isMuch(heavy);
     const isForLightPrompt = !this.#lastWasLight && light.some((request) => this.#isShort(request));
     if (isLights) this.#lightSteps -= 1;
     this.#lastWasLight = isForLightPrompt;
@@ -95,10 +90,8 @@ export class Fairness {
 
   /** What is in the next step. @param workOf a request's rows in it, in prompt rows without context */
   noteStep(workOf: (request: Request) => number): void {
-    let work = 0;
-    for (const request of this.#heavy) work += workOf(request);
-    const earned = Math.floor((work * stepsForMaxRows) / this.#maxRows);
-    this.#lightSteps = Math.min(mostLightSteps, this.#lightSteps + earned);
+    const work = this.#heavy.values().reduce((sum, request) => sum + workOf(request), 0);
+    this.#lightSteps = Math.min(lightSteps, this.#lightSteps + Math.floor((work * lightSteps) / this.#maxRows));
   }
 
   #heavyOf(requests: readonly Request[]): ReadonlySet<Request> {
@@ -114,7 +107,7 @@ export class Fairness {
     this.#latest = { owner, atMs: this.#clock() };
   }
 
-  /** Whether a step with these requests takes longer than one without: with prompts among them, or many decodes. */
+  /** Whether a step takes longer with these requests: with prompts of theirs, or many decodes. */
   #isMuch(heavy: ReadonlySet<Request>): boolean {
     return heavy.size * 2 >= this.#maxRows || heavy.values().some(({ decoding }) => !decoding);
   }
