@@ -11,8 +11,8 @@ type Where = SQL | undefined;
 /** The rows whose fields have these values, and that meet the other conditions too. Nothing equals null. */
 function matching<Table extends SQLiteTable>(table: Table, fields: Partial<Row<Table>>, others: Where[]): Where {
   const columns = table as unknown as Readonly<Record<string, SQLiteColumn>>;
-  const valueOf = (name: string, value: unknown) => (is(value, Placeholder) ? new Param(value, columns[name]) : value);
-  return and(...Object.entries(fields).map(([name, value]) => eq(columns[name], valueOf(name, value))), ...others);
+  const given = (name: string, value: unknown) => (is(value, Placeholder) ? new Param(value, columns[name]) : value);
+  return and(...Object.entries(fields).map(([name, value]) => eq(columns[name], given(name, value))), ...others);
 }
 
 /** Without the fields that are left out. */
