@@ -153,6 +153,15 @@ export const limits = {
   /** Turns of prompts that later ones may be compared with. */
   comparedTurns: 65_536,
   apiKeyChars: settingLimits.apiKeyChars,
+  /** Sessions of the console: how long one lasts, also without use; of one key, and of all; links that sign in once. */
+  sessionMs: 12 * 3_600_000,
+  sessionIdleMs: 3_600_000,
+  sessionsPerKey: 32,
+  sessions: 16_384,
+  signInLinks: 64,
+  /** Sign-ins that fail, of one address in a minute; addresses that are remembered for it. */
+  signInFailures: 10,
+  signInAddresses: 4_096,
   /** How long an API key may be valid that expires: ten years. */
   keySeconds: 315_360_000,
   /** Texts of one embeddings or rerank request, and their tokens (a token of text is a character at least). */
@@ -228,6 +237,8 @@ export interface Config {
   readonly strict: boolean;
   /** Origins whose pages may call this server from a browser. */
   readonly corsOrigins: readonly string[];
+  /** Where browsers find this server, as a proxy with TLS has it; undefined: the console signs in at loopback alone. */
+  readonly publicUrl: string | undefined;
   /** Networks that stored sources may be read from beside the public internet, in CIDR notation. */
   readonly sourceNetworks: readonly string[];
   readonly logLevel: (typeof logLevels)[number];
@@ -307,6 +318,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     dev: values.SPANGATE_DEV,
     strict: values.SPANGATE_STRICT,
     corsOrigins: values.SPANGATE_CORS_ORIGINS,
+    publicUrl: values.SPANGATE_PUBLIC_URL,
     sourceNetworks: values.SPANGATE_SOURCE_NETWORKS,
     logLevel: values.SPANGATE_LOG,
   });

@@ -3,11 +3,12 @@
 import { placeOf } from "./base/log.ts";
 import { withCachedModel } from "./compose/hub-models.ts";
 import { checkStart } from "./compose/preflight.ts";
+import type { FirstKeys } from "./compose/tenants.ts";
 import { parseConfig } from "./config.ts";
 import { hideSelf } from "./process/confine.ts";
 import { watchMemory } from "./process/memory-watch.ts";
 import { secretSettings, withSecrets } from "./process/secret-settings.ts";
-import type { FirstReady, RunningServer } from "./server.ts";
+import type { RunningServer } from "./server.ts";
 
 function fail(error: unknown): never {
   process.stderr.write(`spangate: ${error instanceof Error ? error.message : String(error)}\n`);
@@ -32,8 +33,9 @@ function stopOnSignals(server: RunningServer): void {
   process.on("SIGINT", onSignal);
 }
 
-function onReady({ generatedAdminKey: key }: FirstReady, isDev: boolean): void {
+function onReady({ generatedAdminKey: key, consoleLink }: FirstKeys, isDev: boolean): void {
   if (isDev) process.stdout.write('ready; from this folder: spangate ask "…" (the key is in the data folder)\n');
+  if (consoleLink !== undefined) process.stdout.write(`in a browser, once: ${consoleLink}\n`);
   if (key === undefined) return;
   process.stdout.write(
     `platform admin key, shown this once: ${key}\nIt makes tenants and their keys ("spangate tenant create NAME", "spangate key create --tenant ID"); those ask questions.\n`,

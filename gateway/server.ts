@@ -2,7 +2,7 @@ import { createLog, type Log } from "./base/log.ts";
 import { BatchService } from "./batches/service.ts";
 import { type AppParts, openApp } from "./compose/app.ts";
 import { openRecords } from "./compose/records.ts";
-import { openTenants } from "./compose/tenants.ts";
+import { type FirstKeys, openTenants } from "./compose/tenants.ts";
 import { openText } from "./compose/text.ts";
 import { warmStart } from "./compose/warm-start.ts";
 import { openKvObjects, openWorkers, type WorkersOptions } from "./compose/workers.ts";
@@ -30,16 +30,10 @@ import { openThreads } from "./tools/open-threads.ts";
 export interface RunningServer {
   readonly url: string;
   /** Resolves with the first worker that is ready; rejects when none ever will be. */
-  readonly ready: Promise<FirstReady>;
+  readonly ready: Promise<FirstKeys>;
   readonly routes: readonly RouteDeclaration[];
   /** Drains and ends everything; safe to call twice. */
   stop(): Promise<void>;
-}
-
-/** What is made once the server can answer. */
-export interface FirstReady {
-  /** The first platform key, when this start made it: to be shown once. */
-  readonly generatedAdminKey: string | undefined;
 }
 
 export interface StartOptions extends WorkersOptions {
@@ -71,7 +65,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if ((config.embeddingModelDir ?? config.rerankModelDir) !== undefined) await embedding.card();
   const { db, disk, closeData } = openData(config.dataDir, log);
-  const { tenants, storage, makeKeys, secret } = openTenants(config, db, disk, log);
+  const { tenants, sessions, storage, makeKeys, secret } = openTenants(config, db, disk, log);
   const { corpusOwners, dispatcher } = workers;
   const records = openRecords(db, storage, log, options.env, config.traceBytes);
   const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
@@ -96,7 +90,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const state = { draining: false, warming: true };
   const fileSide = { storage, files: corpus.files };
   const batches = new BatchService({ db, ...fileSide, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
-  const running = { workers, kv, text, tenants, storage, corpus, batches, embedding, records, threads };
+  const running = { workers, kv, text, tenants, sessions, storage, corpus, batches, embedding, records, threads };
   const app = openApp({ ...running, rateLimiter, config, log, state });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   kv.start();
@@ -117,7 +111,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   };
   let stopped: Promise<void> | undefined;
   const url = `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`;
-  const ready = whenReady(warm, () => ({ generatedAdminKey: stopped === undefined ? makeKeys(url) : undefined }));
+  const ready = whenReady(warm, () => (stopped === undefined ? makeKeys(url) : noKeys));
   return {
     url,
     ready,
@@ -139,8 +133,11 @@ function saltsOf(tenants: TenantService, corpusOwners: CorpusOwners, kvScopes: K
   };
 }
 
+/** A server that was stopped before it could answer. */
+const noKeys: FirstKeys = { generatedAdminKey: undefined, consoleLink: undefined };
+
 /** Makes what a server that can answer needs. */
-function whenReady(ready: Promise<void>, make: () => FirstReady): Promise<FirstReady> {
+function whenReady(ready: Promise<void>, make: () => FirstKeys): Promise<FirstKeys> {
   const made = ready.then(make);
   // Nobody may be waiting; a rejection without a listener must not end the process.
   made.catch(() => undefined);

@@ -63,7 +63,7 @@ export async function bundle(folder: string, { entries, target, banner }: Bundle
 }
 
 /** `node_modules/@a/b/c.js` is of `node_modules/@a/b`; a package may have others in a node_modules of its own. */
-function packagesOf(inputs: readonly string[]): readonly string[] {
+export function packagesOf(inputs: readonly string[]): readonly string[] {
   const folders = inputs.flatMap((input) => /^.*node_modules\/(?:@[^/]+\/)?[^/]+(?=\/)/.exec(input)?.[0] ?? []);
   return [...new Set(folders)].sort().map((folder) => resolve(folder));
 }

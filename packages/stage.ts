@@ -1,11 +1,12 @@
 /** Lays out the folders that become npm packages, each with the files that it ships and nothing else. */
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { bundleConsole } from "../gateway/console/build.ts";
 import { buildLibrary, prebuiltName } from "../kernels/build.ts";
 import { portableCpuLibrary } from "../kernels/manifest.ts";
 import { dependencies, description, devDependencies, license, version } from "../package.json";
 import { demoModelFolder, kernelsFolder, root } from "../places/places.ts";
-import { bundle, bundlePrograms, licenceNotices } from "./bundle.ts";
+import { bundle, bundlePrograms, licenceNotices, packagesOf } from "./bundle.ts";
 import { bunPackage } from "./launcher/find-bun.ts";
 
 /** Processors that packages are made for, all of them under Linux; `spangate` asks npm for the one that it is on. */
@@ -71,7 +72,8 @@ const server: Stage = {
     // A page of /docs.
     copy(folder, ["gateway/query/README.md"]);
     copy(folder, ["kernels/abi.h", "kernels/cpu", "kernels/cuda"]);
-    writeFileSync(join(folder, "NOTICES.txt"), licenceNotices(packages));
+    const consoleFiles = await bundleConsole(join(folder, "console"));
+    writeFileSync(join(folder, "NOTICES.txt"), licenceNotices([...packages, ...packagesOf(consoleFiles)]));
     return {
       description,
       type: "module",

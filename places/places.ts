@@ -32,6 +32,10 @@ export const programPath = (name: keyof typeof programs): string =>
 export const migrationsFolder = join(root, "migrations");
 export const kernelsFolder = join(root, "kernels");
 
+/** The console's sources, which a clone bundles; packages have it ready. */
+export const consoleSources = join(root, "gateway", "console", "client");
+export const readyConsole = isPackage ? join(root, "console") : undefined;
+
 /** The folder's name is the model's in the API. */
 export const demoModelFolder = isPackage
   ? join(packageFolder("@spangate/demo-model") ?? root, "demo")

@@ -72,7 +72,7 @@ test("packages and built-in modules stay in the folders that own them", () => {
 });
 
 test("no file has more than 400 lines", () => {
-  const long = filesOf("**/*.{ts,cpp,h,cu,cuh}")
+  const long = filesOf("**/*.{ts,tsx,css,cpp,h,cu,cuh}")
     .map((file) => ({ file, lines: lineCount(file) }))
     .filter(({ lines }) => lines > 400);
   expect(long).toEqual([]);
@@ -90,11 +90,15 @@ const bannedTexts: readonly { readonly what: string; readonly pattern: RegExp }[
   { what: "a path of somebody's machine", pattern: /["'`\s(=](?:\/(?:work|root|home|tmp|Users)\/|[A-Z]:\\)/ },
   { what: "work left undone", pattern: /\b(?:TODO|FIXME|XXX|HACK)\b/ },
   { what: "a silenced check", pattern: /@ts-(?:ignore|nocheck|expect-error)|biome-ignore(?!.*: \S)/ },
+  {
+    what: "markup that is made of text",
+    pattern: /\b(?:inner|outer)HTML\b|\binsertAdjacentHTML\b|\bdocument\.write\b/,
+  },
   { what: "a test left out or alone", pattern: /\b(?:test|describe|it)\.(?:only|todo)\(/ },
 ];
 
 test("nothing is written that must not be", () => {
-  const files = [...filesOf("**/*.{ts,cpp,h,cu,cuh}"), ...documents, "CHANGELOG.md", "package.json", ".ci/run"];
+  const files = [...filesOf("**/*.{ts,tsx,css,cpp,h,cu,cuh}"), ...documents, "CHANGELOG.md", "package.json", ".ci/run"];
   const found = files
     .filter((file) => normalize(file) !== normalize("test/tidy.test.ts"))
     .flatMap((file) => {
@@ -121,7 +125,7 @@ const weakHashesAllowed: Readonly<Record<string, string>> = {
 };
 
 test("what belongs to tenants is named by no weak hash", () => {
-  const shipped = filesOf("**/*.{ts,cpp,h,cu,cuh}").filter((file) => !file.startsWith("test/"));
+  const shipped = filesOf("**/*.{ts,tsx,css,cpp,h,cu,cuh}").filter((file) => !file.startsWith("test/"));
   const found = shipped.filter((file) => weakHash.test(readText(file)));
   expect(found).toEqual(Object.keys(weakHashesAllowed).sort());
 });

@@ -51,6 +51,17 @@ const errorTable = {
   ),
   invalid_api_key: final(401, "authentication_error", "The API key is not valid."),
   api_key_expired: final(401, "authentication_error", "The API key has expired."),
+  session_ended: final(401, "authentication_error", "The console's session has ended: sign in again."),
+  not_from_console: final(
+    403,
+    "permission_error",
+    "The console's cookie counts for requests of the console alone, at this server's own address. Other clients send the API key.",
+  ),
+  console_address: final(
+    403,
+    "permission_error",
+    "The console signs in at a loopback address (127.0.0.1 or localhost, through an SSH tunnel if need be), or over TLS at the address that SPANGATE_PUBLIC_URL names.",
+  ),
   insufficient_scope: final(403, "permission_error", "The API key lacks the scope this route takes."),
   origin_not_allowed: final(
     403,

@@ -27,8 +27,11 @@ import { addTenantRoutes } from "../http/admin/tenants.ts";
 import { addTraceRoutes } from "../http/admin/traces.ts";
 import { addMessageBatchRoutes } from "../http/anthropic/message-batches.ts";
 import { addGenerationRoutes, createApp } from "../http/app.ts";
+import { addConsoleRoutes } from "../http/console/console.ts";
+import { addSessionRoutes } from "../http/console/session.ts";
 import { addMcpRoutes } from "../http/mcp/mcp.ts";
 import { ConcurrencyLimiter } from "../http/middleware/concurrency.ts";
+import type { ConsoleDoor } from "../http/middleware/console-door.ts";
 import { addBatchRoutes } from "../http/openai/batches.ts";
 import { addEmbeddingRoutes } from "../http/openai/embeddings.ts";
 import { addFileBatchRoutes } from "../http/openai/file-batches.ts";
@@ -44,6 +47,8 @@ import type { AppEnv } from "../http/transport/context.ts";
 import type { KvObjects } from "../kv/objects.ts";
 import { tracedDispatcher } from "../telemetry/traced-dispatcher.ts";
 import type { RateLimiter } from "../tenant/rate-limiter.ts";
+import type { Sessions } from "../tenant/sessions.ts";
+import { SignInFailures } from "../tenant/sign-in-failures.ts";
 import type { TenantStorage } from "../tenant/storage.ts";
 import type { TenantService } from "../tenant/tenants.ts";
 import { compileIn, Grammars } from "../tools/grammars.ts";
@@ -58,6 +63,8 @@ export interface AppParts {
   readonly kv: KvObjects;
   readonly text: TextSide;
   readonly tenants: TenantService;
+  /** Of the console. */
+  readonly sessions: Sessions;
   readonly storage: TenantStorage;
   readonly corpus: Corpus;
   readonly batches: BatchService;
@@ -104,7 +111,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
   const shown = { registry, residency, tiers: () => kv.usage() };
   return createApp({
-    authenticator: tenants.apiKeys,
+    ...{ authenticator: tenants.apiKeys, door: doorOf(parts) },
     settings: config,
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
@@ -136,7 +143,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addOpsRoutes(it, { ...shown, dispatcher, metrics, state }),
       (it) => addTraceRoutes(it, { ...records.traces, dispatcher }),
       records.addRoutes,
-      (it) => addDocsRoutes(it, { version }),
+      (it) => addPages(it, parts),
     ],
     translateError,
     audit: records.audit,
@@ -158,6 +165,17 @@ function addCacheViews(app: Hono<AppEnv>, { workers, kv }: AppParts): void {
     ...{ feed: workers.kvFeed, feedStreams: new ConcurrencyLimiter(limits.kvFeedStreams) },
     ...{ activity: workers.activity, activityStreams: new ConcurrencyLimiter(limits.cacheEventStreams) },
   });
+}
+
+const doorOf = ({ sessions, config }: AppParts): ConsoleDoor => ({ sessions, publicUrl: config.publicUrl });
+
+/** What people look at: the console and its sessions, and the description of the API. */
+function addPages(app: Hono<AppEnv>, parts: AppParts): void {
+  const { signInFailures: mostAMinute, signInAddresses: addresses } = limits;
+  const failures = new SignInFailures({ mostAMinute, addresses, nowMs: Date.now });
+  addSessionRoutes(app, { door: doorOf(parts), failures, tenants: parts.tenants });
+  addConsoleRoutes(app, version);
+  addDocsRoutes(app, { version });
 }
 
 function modelsOf({ workers, config, embedding }: AppParts): ModelsDeps {

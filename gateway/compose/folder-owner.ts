@@ -5,6 +5,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { DbError } from "../../db/errors.ts";
+import { type ApiKeyId, parseId } from "../../db/ids.ts";
 import { lockFolder } from "../../db/lock.ts";
 import { openDb } from "../../db/open.ts";
 import { ApiError } from "../base/errors.ts";
@@ -62,19 +63,26 @@ function lockStopped(dataDir: string): () => void {
 const devName = "default";
 const devScopes: readonly Scope[] = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];
 
-/** Makes the tenant and its keys unless an earlier start did, and writes down where this server is. */
-export function openDevTenant(tenants: TenantService, audit: AuditLog, dataDir: string, url: string): void {
+/**
+ * Makes the tenant and its keys unless an earlier start did, and writes down where this server is.
+ * @returns the id of the tenant's key
+ */
+export function openDevTenant(tenants: TenantService, audit: AuditLog, dataDir: string, url: string): ApiKeyId {
   const known = readDevAccess(dataDir);
   const { apiKeys } = tenants;
   const valid = (key = ""): string | undefined => (apiKeys.valid(key) === undefined ? undefined : key);
   const made = (make: () => MintedApiKey): string =>
     audit.withEvent(eventOf("spangate serve --dev"), make, ({ row }) => ({ id: row.id, tenant_id: row.tenantId ?? "" }))
       .apiKey;
+  const apiKey = valid(known?.apiKey) ?? made(() => tenantKey(tenants));
   writeDevAccess(dataDir, {
     url,
-    apiKey: valid(known?.apiKey) ?? made(() => tenantKey(tenants)),
+    apiKey,
     adminKey: valid(known?.adminKey) ?? made(() => apiKeys.mintPlatform("admin key of serve --dev")),
   });
+  const keyId = parseId("apiKey", apiKeys.valid(apiKey)?.keyId ?? "");
+  if (keyId === undefined) throw new Error("the key of serve --dev is not valid");
+  return keyId;
 }
 
 function tenantKey(tenants: TenantService): MintedApiKey {

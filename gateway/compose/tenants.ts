@@ -2,13 +2,22 @@
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Log } from "../base/log.ts";
-import type { Config } from "../config.ts";
+import { type Config, limits } from "../config.ts";
 import type { Disk } from "../data/disk.ts";
 import { AuditLog } from "../tenant/audit.ts";
 import { loadServerSecret } from "../tenant/secret.ts";
+import { Sessions } from "../tenant/sessions.ts";
 import { TenantStorage } from "../tenant/storage.ts";
 import { TenantService } from "../tenant/tenants.ts";
 import { closeDevAdmin, openDevTenant } from "./folder-owner.ts";
+
+/** What is made once the server can answer. */
+export interface FirstKeys {
+  /** The first platform key, when this start made it: to be shown once. */
+  readonly generatedAdminKey: string | undefined;
+  /** Signs a browser in to the console of `serve --dev`, once. */
+  readonly consoleLink: string | undefined;
+}
 
 export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
   const secret = loadServerSecret(config.dataDir, db);
@@ -18,16 +27,21 @@ export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
   if (config.adminKey !== undefined) takeAdminKey(tenants, config.adminKey, log);
   const audit = new AuditLog(db);
   if (!config.dev) closeDevAdmin(tenants, audit, config.dataDir);
-  /**
-   * Makes the first administration key of a server that can answer, and then what `serve --dev` has.
-   * @returns undefined: there was one before
-   */
-  const makeKeys = (url: string): string | undefined => {
+  const { apiKeys } = tenants;
+  const sessions = new Sessions({
+    secret,
+    principalOf: (keyId) => apiKeys.principalOf(keyId),
+    bounds: limits,
+    nowMs: Date.now,
+  });
+  /** Makes the first administration key of a server that can answer, and then what `serve --dev` has. */
+  const makeKeys = (url: string): FirstKeys => {
     const made = tenants.apiKeys.bootstrap(undefined);
-    if (config.dev) openDevTenant(tenants, audit, config.dataDir, url);
-    return made?.apiKey;
+    const devKeyId = config.dev ? openDevTenant(tenants, audit, config.dataDir, url) : undefined;
+    const consoleLink = devKeyId === undefined ? undefined : `${url}/#/sign-in/${sessions.makeLink(devKeyId)}`;
+    return { generatedAdminKey: made?.apiKey, consoleLink };
   };
-  return { tenants, storage, makeKeys, secret };
+  return { tenants, sessions, storage, makeKeys, secret };
 }
 
 /** The operator's own key is the first one, unless there was one before. */

@@ -26,6 +26,7 @@ const menuPages: readonly DocsPage[] = [
   page("Use", "api", "The API by example", "Documents, vector stores, span queries, citations, and every route."),
   page("Use", "span-queries", "Span queries", "The language: trees in place of prompts.", "gateway/query/README.md"),
   page("Use", "cli", "The command line", "Every command, web sites and buckets as sources, backups."),
+  page("Use", "console", "The console", "The page for browsers: who signs in how, and what is on it."),
   page("Run", "operations", "Operations", "Installing, every setting, memory, watching, data, buckets, GPUs."),
   page("Run", "promises", "Promises", "What holds whatever happens, and which test holds it."),
   page("Run", "limits", "Limits", "What Spangate does not do, and where it stops."),

@@ -12,6 +12,7 @@ import type { Authenticator } from "../tenant/principal.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./anthropic/errors.ts";
 import { addMessagesRoutes, type MessagesDeps } from "./anthropic/messages.ts";
 import { auditTrail } from "./middleware/audit.ts";
+import type { ConsoleDoor } from "./middleware/console-door.ts";
 import {
   authenticate,
   bodyMemory,
@@ -32,6 +33,8 @@ import { declaredRoutes, RememberingRouter } from "./transport/route.ts";
 
 export interface AppDeps {
   readonly authenticator: Authenticator;
+  /** Where the console's cookie comes in; undefined: there is no console. */
+  readonly door?: ConsoleDoor;
   /** Each adds the routes of one resource. */
   readonly routes: readonly ((app: Hono<AppEnv>) => void)[];
   /** Turns errors of other layers into errors with a code; gives undefined for any other. */
@@ -89,7 +92,7 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
   if (origins.length > 0) app.use("*", cors({ origin: [...origins], exposeHeaders: exposedHeaders, maxAge: 600 }));
   app.use("*", methodNotAllowed({ app, onMethodNotAllowed: otherMethod }));
   if (deps.tracer !== undefined) app.use("*", traceRequests(deps.tracer, knownMethod));
-  app.use("*", authenticate(deps.authenticator));
+  app.use("*", authenticate(deps.authenticator, deps.door));
   app.use("*", requestBudgets(deps.bodyMemory ?? bodyMemory()));
   if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
   if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));

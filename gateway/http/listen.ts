@@ -34,7 +34,11 @@ export function listen(
       port: config.port,
       idleTimeout: times.idleS,
       maxRequestBodySize: limits.serverBodyBytes,
-      fetch: (request, server) => answer(request, fetch, times, (seconds) => server.timeout(request, seconds)),
+      fetch: (request, server) =>
+        answer(request, fetch, times, {
+          setIdleS: (seconds) => server.timeout(request, seconds),
+          address: () => server.requestIP(request)?.address ?? "",
+        }),
       error: () => new Response(null, { status: 500 }),
     });
     restWhile(() => server.pendingRequests > 0);
@@ -55,15 +59,21 @@ export function listen(
   }
 }
 
-/** @param setIdleS of the request's socket; 0: it may be silent for ever */
+interface Socket {
+  /** 0: it may be silent for ever. */
+  setIdleS(seconds: number): void;
+  address(): string;
+}
+
 async function answer(
   request: Request,
   fetch: Fetch,
   { idleS, answerS }: SocketTimes,
-  setIdleS: (seconds: number) => void,
+  { setIdleS, address }: Socket,
 ): Promise<Response> {
   let isStream = false;
   const response = await fetch(request, {
+    address,
     keepOpen: () => setIdleS(0),
     holdStream: () => {
       isStream = true;

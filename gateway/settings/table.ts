@@ -14,6 +14,7 @@ import {
   folder,
   networks,
   onOrOff,
+  publicUrl,
   serverUrl,
   wholeNumber,
 } from "./values.ts";
@@ -240,6 +241,13 @@ export const gatewaySettings = {
     value: "LIST",
     byDefault: "none",
     meaning: "origins whose pages may call this server from a browser, with commas between, or `*`",
+  },
+  SPANGATE_PUBLIC_URL: {
+    schema: publicUrl().optional(),
+    value: "URL",
+    byDefault: "none",
+    meaning:
+      "where browsers find this server behind a proxy with TLS, as in `https://spangate.example.com`: the [console](console.md) signs in there, else at a loopback address alone",
   },
   SPANGATE_SOURCE_NETWORKS: {
     schema: networks(),

@@ -70,6 +70,15 @@ export const serverUrl = () =>
     )
     .transform((text) => text.replace(/\/+$/, ""));
 
+/** Where browsers find the server: a cookie that signs in goes over TLS alone. */
+export const publicUrl = () =>
+  serverUrl()
+    .refine(
+      (text) => text.startsWith("https://"),
+      "must begin with https://: a proxy in front of the server has the TLS",
+    )
+    .transform((text) => new URL(text).origin);
+
 /** A path, made absolute from where the server was started. */
 export const folder = () =>
   z

@@ -28,9 +28,9 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe("what is chosen", () => {
   test("without a word, everything, each file in one stage", () => {
-    expect(select([], [])).toEqual(["types", "lint", ...files]);
+    expect(select([], [])).toEqual(["types", "types-console", "lint", ...files]);
     const stages = selectJobs({ only: [], paths: [] }, files).map(({ stage }) => stage);
-    expect(stages).toEqual(["types", "lint", "unit", "unit", "unit", "unit", "fuzz", "tidy"]);
+    expect(stages).toEqual(["types", "types-console", "lint", "unit", "unit", "unit", "unit", "fuzz", "tidy"]);
     expect(stages.filter((stage) => !stageNames.includes(stage))).toEqual([]);
   });
 
@@ -50,7 +50,7 @@ describe("what is chosen", () => {
   });
 
   test.each([
-    [["units"], [], 'there is no stage "units"; the stages are types, lint, tidy, unit,'],
+    [["units"], [], 'there is no stage "units"; the stages are types, types-console, lint, tidy, unit,'],
     [[], ["test/eng"], 'there is no test file at "test/eng"; the stages are types,'],
     [["fuzz"], ["test/engine"], "nothing of fuzz lies at test/engine; the stages are types,"],
     [["types"], ["test/engine"], "nothing of types lies at test/engine; the stages are types,"],
@@ -61,7 +61,10 @@ describe("what is chosen", () => {
   test("errors of the command line end it with 1, before anything runs", () => {
     for (const args of [["--only", "nothing"], ["test/nowhere"], ["--onl"]]) {
       const { exitCode, stderr } = Bun.spawnSync([process.execPath, "test/check.ts", ...args], { cwd: repositoryRoot });
-      expect([exitCode, stderr.toString()]).toEqual([1, expect.stringMatching(/^check: .*\btypes, lint, tidy/s)]);
+      expect([exitCode, stderr.toString()]).toEqual([
+        1,
+        expect.stringMatching(/^check: .*\btypes, types-console, lint, tidy/s),
+      ]);
     }
   });
 });

@@ -27,6 +27,8 @@ const tools: Readonly<Record<string, readonly string[]>> = {
     ...["x", "--no-install", "tsc", "--noEmit", "-p", ".", "--singleThreaded"],
     ...["--incremental", "--tsBuildInfoFile", typesInfo],
   ],
+  // The console's client runs in browsers: other globals than the server's, and JSX.
+  "types-console": ["x", "--no-install", "tsc", "--noEmit", "-p", "gateway/console/client", "--singleThreaded"],
   lint: ["x", "--no-install", "biome", "check", "."],
 };
 

@@ -170,6 +170,7 @@ class Objects {
       page: "limits",
       resource: "chat",
       picture: "none.svg",
+      asset: "main.js",
     };
   }
 

@@ -95,7 +95,13 @@ async function workingBody(route: RouteDeclaration): Promise<string | undefined>
 }
 
 /** Objects of the server's, which are everybody's. */
-const shared = new Set(["/v1/models/:id", "/docs/:page", "/docs/api/:resource", "/docs/pictures/:picture"]);
+const shared = new Set([
+  "/v1/models/:id",
+  "/console/:asset",
+  "/docs/:page",
+  "/docs/api/:resource",
+  "/docs/pictures/:picture",
+]);
 const idRoutes = () => world.routes.filter((route) => paramsOf(route).length > 0 && !shared.has(route.path));
 
 test("in the path, all of them or one among the caller's own", async () => {

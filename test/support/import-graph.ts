@@ -38,7 +38,7 @@ function importsOf(file: string): Import[] {
   });
 }
 
-export const typescriptFiles: readonly string[] = filesOf("**/*.ts");
+export const typescriptFiles: readonly string[] = filesOf("**/*.{ts,tsx}");
 export const imports: readonly Import[] = typescriptFiles.flatMap(importsOf);
 
 /** Names of nodes to the names of nodes that they lead to. */

@@ -11,7 +11,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/contract": [],
   // Where things lie, in a clone and in packages.
   places: [],
-  packages: ["kernels", "places", "packages/launcher", "package.json"],
+  packages: ["kernels", "places", "gateway/console", "packages/launcher", "package.json"],
   "packages/launcher": [],
   kernels: ["places"],
   db: ["places"],
@@ -336,6 +336,21 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   // The pages of /docs, of documents that ship with the server.
   "gateway/docs": ["places"],
   "gateway/http/openapi": ["gateway/base", "gateway/docs", "gateway/http/transport"],
+  // The page that browsers load: bundled, and served with its files.
+  "gateway/console": ["places"],
+  "gateway/console/client": ["gateway/console/client"],
+  "gateway/console/client/kit": ["gateway/client/sse.ts"],
+  "gateway/console/client/style": [],
+  "gateway/console/client/pages": ["gateway/console/client/kit"],
+  "gateway/http/console": [
+    "db/ids.ts",
+    "gateway/base",
+    "gateway/config.ts",
+    "gateway/console",
+    "gateway/tenant",
+    "gateway/http/transport",
+    "gateway/http/middleware",
+  ],
   "gateway/http": ["gateway/base", "gateway/config.ts", "gateway/telemetry", "gateway/tenant", "gateway/http"],
   "gateway/client": ["gateway/query"],
   "gateway/cli/support": [

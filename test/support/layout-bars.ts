@@ -24,7 +24,7 @@ const largeFolders: Readonly<Record<string, string>> = {
 };
 const maxFolderFiles = 16;
 
-const productFiles = filesOf("**/*.{ts,cpp,h,cu,cuh}").filter(isProduct);
+const productFiles = filesOf("**/*.{ts,tsx,css,cpp,h,cu,cuh}").filter(isProduct);
 const filesByFolder = Map.groupBy(productFiles, (file) => posix.dirname(file));
 const engineFiles = filesByFolder.get("worker/engine") ?? [];
 const folders = [...new Set(productFiles.map((file) => folderOf(file)))];
@@ -60,8 +60,11 @@ const importersOf = Map.groupBy(
   imports.filter(({ from }) => isProduct(from)),
   ({ target }) => target,
 );
+/** Each page of the console, and each part that pages are made of, is a file however short it is. */
 const isShortPart = (file: string): boolean =>
-  lineCount(file) < shortLines && new Set(importersOf.get(file)?.map(({ from }) => from)).size === 1;
+  !contains("gateway/console/client", file) &&
+  lineCount(file) < shortLines &&
+  new Set(importersOf.get(file)?.map(({ from }) => from)).size === 1;
 
 /** What a chat request passes on its way to the kernels and back: the numbered list of docs/architecture.md. */
 const [, wayOfChat = ""] = readText("docs/architecture.md").split("\n## The way of a chat request\n");

@@ -10,6 +10,10 @@ export const ownedModules: Readonly<Record<string, readonly string[]>> = {
   hono: ["gateway"],
   "@fastify/busboy": ["gateway/http/transport"],
   "@modelcontextprotocol/server": ["gateway/http/mcp"],
+  // Browsers' code, and none of the server's.
+  preact: ["gateway/console/client"],
+  "@preact/signals": ["gateway/console/client"],
+  uplot: ["gateway/console/client"],
   commander: ["gateway/cli/support/program.ts"],
   "csv-parse": ["gateway/extract"],
   unpdf: ["gateway/extract"],

@@ -2,7 +2,7 @@
  * What every request passes on its way to a route: its URL must be whole, its API key tells who calls, it gets a budget
  * of memory, and a trace if it does work. Requests that fail inside are logged.
  */
-import type { MiddlewareHandler } from "hono";
+import type { Context, MiddlewareHandler } from "hono";
 import { DbError } from "../../../db/errors.ts";
 import { ApiError } from "../../base/errors.ts";
 import { type Log, placeOf } from "../../base/log.ts";
@@ -13,6 +13,7 @@ import type { Authenticator } from "../../tenant/principal.ts";
 import { BodyMemory } from "../transport/body-memory.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { RequestBudget } from "../transport/request-budget.ts";
+import { type ConsoleDoor, sessionOf } from "./console-door.ts";
 import { isWork } from "./request-log.ts";
 
 /**
@@ -49,8 +50,11 @@ export function requestBudgets(memory: BodyMemory): MiddlewareHandler<AppEnv> {
   };
 }
 
-/** Finds out who calls, by the key in `authorization: Bearer` or `x-api-key`. */
-export function authenticate(authenticator: Authenticator): MiddlewareHandler<AppEnv> {
+/**
+ * Finds out who calls, by the key in `authorization: Bearer` or `x-api-key`, else by the console's cookie.
+ * @param door undefined: there is no console
+ */
+export function authenticate(authenticator: Authenticator, door?: ConsoleDoor): MiddlewareHandler<AppEnv> {
   return async (context, next) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
     const within = context.env?.batch?.principal;
@@ -60,8 +64,22 @@ export function authenticate(authenticator: Authenticator): MiddlewareHandler<Ap
     context.set("principal", expired ? undefined : found);
     const code = apiKey === undefined ? "missing_api_key" : "invalid_api_key";
     context.set("refusal", () => (expired ? expiredError(found) : new ApiError(code)));
+    if (door !== undefined && apiKey === undefined && within === undefined) authenticateByCookie(context, door);
     await next();
   };
+}
+
+/** A cookie that does not count leaves the request without a caller: routes that need one say why. */
+function authenticateByCookie(context: Context<AppEnv>, door: ConsoleDoor): void {
+  try {
+    const session = sessionOf(context, door);
+    if (session === undefined) return;
+    context.set("principal", session.principal);
+    context.set("byCookie", true);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    context.set("refusal", () => error);
+  }
 }
 
 function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined): string | undefined {

@@ -7,6 +7,8 @@ export interface Example {
   readonly json?: Json;
   /** A body of another kind. */
   readonly text?: { readonly type: string; readonly body: string };
+  /** Headers beside those that the body needs. */
+  readonly headers?: Readonly<Record<string, string>>;
   /** A form; a value that begins with @ is a file of that name. */
   readonly form?: Readonly<Record<string, string>>;
   readonly search?: string;
@@ -74,6 +76,10 @@ export const examples: Partial<Readonly<Record<RouteName, Example>>> = {
       documents: ["Mara Ellison works as a cartographer.", "The extension of Jon Vale is 3057."],
     },
   },
+  "POST /admin/v1/session": {
+    json: { api_key: "{api_key}" },
+    headers: { "X-Spangate-Console": "1", "Sec-Fetch-Site": "same-origin" },
+  },
   "POST /mcp": { json: { jsonrpc: "2.0", id: 1, method: "tools/list" } },
   "POST /v1/files": { form: { purpose: "assistants", file: "@handbook.md" } },
   "POST /v1/uploads": {
@@ -114,7 +120,7 @@ export const shownIds: Readonly<Record<string, string>> = {
   ...{ vector_store_id: "vs_…", batch_id: "vsfb_…", request_batch_id: "batch_…", message_batch_id: "msgbatch_…" },
   ...{ job_id: "job_…", source_id: "source_…", fragment_id: "frag_…", response_id: "resp_…" },
   ...{ tenant_id: "tenant_…", other_tenant_id: "tenant_…", key_id: "key_…", bulk_id: "bulk_…", result_id: "first" },
-  ...{ id: model, request_id: "req_…" },
+  ...{ id: model, request_id: "req_…", api_key: "sk-…", asset: "main-….js" },
 };
 
 /** The text with its ids filled in. @param ids by name; a name that it lacks stays */
@@ -124,13 +130,14 @@ export const withIds = (text: string, ids: Readonly<Record<string, string>>): st
 /** A line of shell that sends it. @param route as the description names it */
 export function curlLine(
   route: { readonly method: string; readonly path: string; readonly needsKey: boolean; readonly streams: boolean },
-  { json, text, form, search = "" }: Example,
+  { json, text, form, headers = {}, search = "" }: Example,
 ): string {
   const { method, path, needsKey, streams } = route;
   const isDefault = method === "GET" || (method === "POST" && (json ?? text ?? form) !== undefined);
   const lines = [
     `curl -s${streams ? "N" : ""}${isDefault ? "" : ` -X ${method}`} ${quoted(`$SPANGATE_URL${path}${search}`)}`,
     ...(needsKey ? ['-H "Authorization: Bearer $SPANGATE_API_KEY"'] : []),
+    ...Object.entries(headers).map(([name, value]) => `-H '${name}: ${value}'`),
     ...(json === undefined
       ? []
       : ["-H 'Content-Type: application/json'", `-d '${shell(JSON.stringify(json, null, 2))}'`]),

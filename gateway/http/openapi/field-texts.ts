@@ -299,6 +299,7 @@ const parameters = {
   reuse: "false: the outermost prompt is computed again.",
   prompt_cache_diagnostics: "true: tells for each span why its KV was not found.",
   concurrency: "How many of the queries run at the same time.",
+  asset: "The file's name, as the page has it.",
   picture: "The picture's file name.",
   resource: "The resource, as the menu of /docs names it.",
   page: "The document, as the menu of /docs names it.",

@@ -69,6 +69,7 @@ export const resources: readonly Resource[] = [
     "What the last requests took, stage by stage, and times and tokens over the day.",
     ...["/admin/v1/traces", "/admin/v1/stats"],
   ),
+  resource("console", "The console", "The page for browsers, and signing in to it.", "/console", "/admin/v1/session"),
   resource("admin", "Cache and workers", "Whose KV lies where, and what workers do.", "/admin/v1"),
 ];
 

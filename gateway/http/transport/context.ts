@@ -29,6 +29,8 @@ export interface AppEnv {
     keepOpen?: () => void;
     /** For streams: lifts the time-out until the function that it returns is called. */
     holdStream?: () => () => void;
+    /** The peer's address. */
+    address?: () => string;
     /** Set when the request is a line of a batch. Nobody outside can set it. */
     batch?: BatchCaller;
   };
@@ -37,6 +39,8 @@ export interface AppEnv {
     requestId: string;
     /** undefined: no key, or not a valid one. A declared route's handler runs only when the key has the scope. */
     principal: Principal | undefined;
+    /** The principal is known by the console's cookie. */
+    byCookie: boolean | undefined;
     /** Why there is no principal: a key that was not given, is not valid, or has expired. */
     refusal: () => ApiError;
     /** undefined: the server has no limits for callers. */

@@ -131,6 +131,12 @@ export const routes = {
   "GET /admin/v1/workers": [platformReaders, "request"],
   "GET /admin/v1/audit": [[...platformReaders, "tenant:admin"], "request"],
   "GET /admin/v1/usage": [[...platformReaders, "tenant:admin"], "request"],
+  // The console, and its sessions.
+  "GET /": ["public", "free"],
+  "GET /console/:asset": ["public", "free"],
+  "POST /admin/v1/session": ["public", "free"],
+  "GET /admin/v1/session": [scopes, "free"],
+  "DELETE /admin/v1/session": [scopes, "free"],
   // The description of all this.
   "GET /openapi.json": ["public", "free"],
   "GET /docs": ["public", "free"],

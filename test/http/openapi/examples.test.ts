@@ -28,14 +28,14 @@ async function idsFor(route: RouteDeclaration, part: ObjectIds): Promise<ObjectI
     return { ...ids, input_file_id: ((await made.json()) as { id: string }).id };
   }
   const other = await world.tenant("other");
-  return { ...ids, other_tenant_id: other.id };
+  return { ...ids, other_tenant_id: other.id, api_key: other.apiKey };
 }
 
 async function send(route: RouteDeclaration, ids: ObjectIds): Promise<Response> {
-  const { json, text, form, search = "" } = exampleOf(route);
+  const { json, text, form, headers: own = {}, search = "" } = exampleOf(route);
   const named = (words: string): string =>
     withIds(words, ids).replaceAll('"demo"', `"${model}"`).replace("model: demo", `model: ${model}`);
-  const headers = new Headers({ authorization: `Bearer ${keyFor(route)}` });
+  const headers = new Headers({ ...own, authorization: `Bearer ${keyFor(route)}` });
   let body: string | FormData | undefined;
   if (json !== undefined) [body] = [named(JSON.stringify(json)), headers.set("content-type", "application/json")];
   if (text !== undefined) [body] = [named(text.body), headers.set("content-type", text.type)];

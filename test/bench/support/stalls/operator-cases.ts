@@ -161,6 +161,14 @@ const watchingCases: readonly StallCase[] = [
   { ...plainCase("GET /admin/v1/cache/events", "of all tenants", "", platform), stream: true },
   { ...plainCase("GET /admin/v1/kv-events", "from the start", "", platform), stream: true },
   plainCase("GET /metrics", "all", "", platform),
+  plainCase("GET /", "the map"),
+  madeCase("GET /console/{asset}", "the console's script", async ({ server }) => {
+    const page = await (await fetch(server.url, { headers: { accept: "text/html" } })).text();
+    return /src="([^"]+)"/.exec(page)?.[1] ?? "";
+  }),
+  jsonCase("POST /admin/v1/session", "a key that is none", () => ({ api_key: "k".repeat(256) })),
+  plainCase("GET /admin/v1/session", "its own"),
+  plainCase("DELETE /admin/v1/session", "none"),
   plainCase("GET /health", "asked"),
   plainCase("GET /ready", "asked"),
   plainCase("GET /docs", "the page"),

@@ -1,0 +1,13 @@
+/** The console, begun. */
+import { render } from "preact";
+import { App } from "./app.tsx";
+import { lookForSession } from "./kit/session.ts";
+import { showTheme } from "./kit/theme.ts";
+import "./style/base.css";
+import "./style/parts.css";
+import "./style/frame.css";
+
+showTheme();
+void lookForSession();
+const root = document.getElementById("app");
+if (root !== null) render(<App />, root);

@@ -1,0 +1,24 @@
+/**
+ * Every page of the console, in the order of the menu. A page is one file that exports a component `Page`; it is loaded
+ * when somebody goes there.
+ */
+import type { ComponentType } from "preact";
+import type { Role } from "./kit/session.ts";
+
+export interface PageEntry {
+  /** In the address: `#/keys`. */
+  readonly name: string;
+  readonly title: string;
+  /** Who finds it in the menu. The API decides what anybody may do, whatever stands here. */
+  readonly roles: readonly Role[];
+  /** Goes there after `g`. */
+  readonly letter: string;
+  readonly load: () => Promise<{ readonly Page: ComponentType }>;
+}
+
+export const pages: readonly PageEntry[] = [
+  {
+    ...{ name: "audit", title: "Audit log", roles: ["tenant admin", "operator"], letter: "l" },
+    load: () => import("./pages/audit.tsx"),
+  },
+];

@@ -1,0 +1,94 @@
+/** The console in a real browser: every page, as each role, light and dark. */
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { type ConsoleRig, chromiumPath, memberScopes, openRig, type Theme, tenantAdminScopes } from "./rig.ts";
+
+setDefaultTimeout(60_000);
+
+describe.skipIf(chromiumPath === undefined)("the console", () => {
+  let rig: ConsoleRig;
+  let tenantId: string;
+  const keys = { operator: "", "tenant admin": "", member: "" };
+  beforeAll(async () => {
+    rig = await openRig();
+    const tenant = await rig.server.tenant("Ærø & Søn");
+    tenantId = tenant.id;
+    keys.operator = rig.server.adminKey;
+    keys["tenant admin"] = (await rig.key(tenant.id, tenantAdminScopes)).key;
+    keys.member = (await rig.key(tenant.id, memberScopes)).key;
+  });
+  afterAll(async () => await rig?.[Symbol.asyncDispose]());
+
+  const linksOf = async (look: Awaited<ReturnType<ConsoleRig["visit"]>>): Promise<readonly string[]> =>
+    await look.page
+      .locator("nav a[href^='#/']")
+      .evaluateAll((links) => links.map((link) => link.getAttribute("href") ?? ""));
+
+  test.each((["light", "dark"] as const).flatMap((theme) => Object.keys(keys).map((role) => [role, theme] as const)))(
+    "every page as %s, %s: nothing that the guidelines forbid, no error, no other host",
+    async (role, theme) => {
+      await using look = await rig.signIn(keys[role as keyof typeof keys], theme as Theme);
+      const links = await linksOf(look);
+      if (role !== "member") expect(links).toContain("#/audit");
+      for (const link of links) {
+        await look.go(link);
+        await look.check(`${role.replace(" ", "-")}-${link.slice(2)}`);
+      }
+      expect(look.problems).toEqual([]);
+    },
+  );
+
+  test("nobody is signed in: a form, by keyboard alone; a wrong key is told beside its field", async () => {
+    await using look = await rig.visit();
+    await look.page.getByLabel("API key").waitFor();
+    await look.check("sign-in");
+    expect(look.problems).toEqual([]);
+    await look.page.keyboard.type("sk-wrong");
+    await look.page.keyboard.press("Enter");
+    await look.page.getByText("The API key is not valid.").waitFor();
+    expect(await look.page.evaluate("document.activeElement.name")).toBe("api_key");
+    expect(await look.page.getByLabel("API key").getAttribute("aria-invalid")).toBe("true");
+    // What the browser says of the answer's status.
+    expect(look.problems.splice(0)).toEqual([expect.stringContaining("401")]);
+    await look.check("sign-in-refused");
+    await look.page.keyboard.press("Control+A");
+    await look.page.keyboard.type(keys.member);
+    await look.page.keyboard.press("Enter");
+    await look.page.getByRole("navigation", { name: "Pages" }).waitFor();
+    expect(look.problems).toEqual([]);
+  });
+
+  test("a session outlives a reload, and ends by signing out; its cookie is out of reach for scripts", async () => {
+    await using look = await rig.signIn(keys["tenant admin"]);
+    expect(await look.page.evaluate("document.cookie")).toBe("");
+    await look.page.reload();
+    await look.page.getByText("Ærø & Søn").waitFor();
+    await look.page.getByRole("button", { name: "Sign out" }).click();
+    await look.page.getByLabel("API key").waitFor();
+    await look.page.reload();
+    await look.page.getByLabel("API key").waitFor();
+    expect(look.problems).toEqual([]);
+  });
+
+  test("a key that is revoked ends its sessions with their next request", async () => {
+    const { id, key } = await rig.key(tenantId, tenantAdminScopes);
+    await using look = await rig.signIn(key);
+    await rig.server.admin.json("DELETE", `/admin/v1/keys/${id}`);
+    await look.page.reload();
+    await look.page.getByText("The console's session has ended").waitFor();
+    expect(look.problems).toEqual([expect.stringContaining("401")]);
+  });
+
+  test("keys: ? lists them, g and a letter go to a page, Esc gives the focus back", async () => {
+    await using look = await rig.signIn(keys.operator);
+    await look.page.keyboard.press("?");
+    await look.page.getByRole("dialog", { name: "Keys" }).waitFor();
+    await look.check("keys");
+    await look.page.keyboard.press("Escape");
+    await look.page.getByRole("dialog").waitFor({ state: "detached" });
+    await look.page.keyboard.press("g");
+    await look.page.keyboard.press("l");
+    await look.page.getByRole("heading", { name: "Audit log" }).waitFor();
+    expect(await look.page.evaluate("document.activeElement.textContent")).toBe("Audit log");
+    expect(look.problems).toEqual([]);
+  });
+});

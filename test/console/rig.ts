@@ -1,0 +1,119 @@
+/**
+ * A server and a browser that looks at its console. Each sign-in has a browser context of its own, which notes whatever
+ * must not happen: errors on the browser's console, violations of the content security policy, requests to other hosts.
+ */
+import { mkdirSync, mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type AxeResults, source as axeSource } from "axe-core";
+import { type BrowserContext, chromium, type Page } from "playwright-core";
+import { startTestServer, type TestServer, type TestServerOptions } from "../support/server.ts";
+
+/** The system's own browser; undefined: these tests are skipped. */
+export const chromiumPath =
+  Bun.which("chromium") ?? Bun.which("chromium-browser") ?? Bun.which("google-chrome-stable") ?? undefined;
+
+if (chromiumPath === undefined) process.stdout.write("skipped: there is no Chromium on this machine\n");
+
+export type Theme = "light" | "dark";
+
+export interface Look extends AsyncDisposable {
+  readonly page: Page;
+  /** What must not have happened. A test that provokes something of it takes it out. */
+  readonly problems: string[];
+  /** Goes to a page of the console, as in `#/audit`, and waits until it has what it asked for. */
+  go(hash: string): Promise<void>;
+  /** Takes a picture, and finds what the Web Content Accessibility Guidelines 2.2 (AA) do not allow. */
+  check(name: string): Promise<void>;
+}
+
+export interface ConsoleRig extends AsyncDisposable {
+  readonly server: TestServer;
+  /** Signs in with a key, as somebody would. */
+  signIn(apiKey: string, theme?: Theme): Promise<Look>;
+  /** Nobody is signed in. */
+  visit(path?: string, theme?: Theme): Promise<Look>;
+  /** A key of the first tenant, with these scopes. */
+  key(tenantId: string, scopes: readonly string[]): Promise<{ readonly id: string; readonly key: string }>;
+}
+
+export const memberScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepare"] as const;
+export const tenantAdminScopes = [...memberScopes, "tenant:admin"] as const;
+
+const wcag = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"];
+
+/** Pictures are in a new folder below the system's for temporary files, unless SPANGATE_PICTURES names one. */
+function pictureFolder(): string {
+  const { SPANGATE_PICTURES: folder } = process.env;
+  if (folder === undefined) return mkdtempSync(join(tmpdir(), "spangate-pictures-"));
+  mkdirSync(folder, { recursive: true });
+  return folder;
+}
+
+export async function openRig(options: TestServerOptions = {}): Promise<ConsoleRig> {
+  const server = await startTestServer(options);
+  const pictures = pictureFolder();
+  // Chromium's own sandbox does not start as root, as in containers.
+  const args = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
+  const browser = await chromium.launch({ ...(chromiumPath && { executablePath: chromiumPath }), args });
+  const visit = async (path = "/", theme: Theme = "light"): Promise<Look> => {
+    const context = await browser.newContext({ colorScheme: theme, viewport: { width: 1280, height: 800 } });
+    const problems = watch(context, server.url);
+    const page = await context.newPage();
+    await page.goto(server.url + path);
+    const go = async (hash: string): Promise<void> => {
+      await page.evaluate(`location.hash = ${JSON.stringify(hash)}`);
+      await settled(page);
+    };
+    const check = async (name: string): Promise<void> => {
+      await page.screenshot({ path: join(pictures, `${name}-${theme}.png`) });
+      problems.push(...(await violations(page)).map((each) => `${name} ${theme}: ${each}`));
+    };
+    return { page, problems, go, check, [Symbol.asyncDispose]: () => context.close() };
+  };
+  return {
+    server,
+    visit,
+    signIn: async (apiKey, theme) => {
+      const look = await visit("/", theme);
+      await look.page.getByLabel("API key").fill(apiKey);
+      await look.page.getByRole("button", { name: "Sign in" }).click();
+      await look.page.getByRole("navigation", { name: "Pages" }).waitFor();
+      await settled(look.page);
+      return look;
+    },
+    key: (tenantId, scopes) => server.admin.json("POST", `/admin/v1/tenants/${tenantId}/keys`, { scopes }),
+    [Symbol.asyncDispose]: async () => {
+      await browser.close();
+      await server[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** Notes what must not happen in any page of the context. */
+function watch(context: BrowserContext, url: string): string[] {
+  const problems: string[] = [];
+  context.on("console", (message) => {
+    if (message.type() === "error" || message.type() === "warning") problems.push(`console: ${message.text()}`);
+  });
+  context.on("weberror", (error) => problems.push(`error: ${error.error().message}`));
+  context.on("request", (request) => {
+    if (new URL(request.url()).origin !== new URL(url).origin) problems.push(`request to ${request.url()}`);
+  });
+  return problems;
+}
+
+/** Resolves when there is a page, and nothing of it is on its way any more. */
+const settled = async (page: Page): Promise<void> => {
+  await page.waitForFunction(
+    `document.querySelector("main h1") && !document.querySelector("main").textContent.includes("Loading …")`,
+  );
+};
+
+async function violations(page: Page): Promise<readonly string[]> {
+  // Evaluated by the debugger, which the page's policy does not bind.
+  await page.evaluate(axeSource);
+  const run = `axe.run(document, { runOnly: { type: "tag", values: ${JSON.stringify(wcag)} } })`;
+  const { violations: broken } = await page.evaluate<AxeResults>(run);
+  return broken.flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) => `${id}: ${html} ${failureSummary}`));
+}
