@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { type Chain, longChain, makeChain, readNames } from "./chains.ts";
+import { chainRequest, scoreChain } from "./score.ts";
 
 const names = readNames();
 
@@ -85,4 +86,33 @@ test("about a quarter of the lines have a part in the last one's value", () => {
 
 test("more lines than names are refused", () => {
   expect(() => makeChain(1, { least: 300, most: 300 }, names)).toThrow(RangeError);
+});
+
+const chain = makeChain(7, { least: 3, most: 3 }, names);
+
+test.each([
+  ["the answer itself", chain.answer, true, true, 4],
+  ["an end of line behind it", `${chain.answer}\n`, true, true, 4],
+  [
+    "a wrong sum that does not reach the last value",
+    chain.answer.replace("laboratory is 97", "laboratory is 98"),
+    true,
+    false,
+    0,
+  ],
+  ["a wrong last value", chain.answer.replace("Answer: 65", "Answer: 66"), false, false, 3],
+  ["a line twice", `- dress is lost\n${chain.answer}`, true, false, 0],
+  ["an answer cut off", chain.answer.slice(0, -3), false, false, 3],
+  ["something behind the answer", `${chain.answer}\n- more`, false, false, 4],
+  ["nothing", "", false, false, 0],
+])("%s", (_, given, isRight, isWhole, linesBeforeMistake) => {
+  expect(scoreChain(chain, given)).toEqual({ isRight, isWhole, linesBeforeMistake });
+});
+
+test("a chain is asked for greedily, with its prompt alone", () => {
+  expect(chainRequest(chain, "m")).toMatchObject({
+    model: "m",
+    messages: [{ role: "user", content: chain.prompt }],
+    temperature: 0,
+  });
 });

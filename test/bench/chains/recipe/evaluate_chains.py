@@ -9,15 +9,7 @@ import torch
 import batches as B
 import chains
 import eight_bits
-
-# What an answer's token is for. A line has always as many tokens, so where a token stands in its line says it.
-NEXT, PLAN, VALUE, REST, LAST = range(5)
-PARTS = ("next line", "plan copied", "value found", "rest", "last value")
-LINE = [REST] * 44
-LINE[1] = NEXT
-LINE[4] = LINE[6] = PLAN
-LINE[11] = LINE[12] = LINE[17] = LINE[18] = VALUE
-END = 6  # tokens of "Answer: 65" and what ends the answer
+import parts
 
 
 def sample(chain):
@@ -54,9 +46,7 @@ class Evaluator:
         arrays = self.encoder.samples([sample(chains.chain(seed, least, most)) for seed in seeds], lambda i: False, lambda i: False)
         for x in arrays:
             answer = np.flatnonzero(x[B.WEIGHT] == 2)
-            lines, rest = divmod(len(answer) - END, len(LINE))
-            assert rest == 0
-            x[B.TURN_ID][answer] = LINE * lines + [LAST] * END
+            x[B.TURN_ID][answer] = parts.codes(len(answer))
         return list(enumerate(arrays))
 
     @torch.no_grad()
@@ -64,18 +54,18 @@ class Evaluator:
         """Shares of the chains of these seeds that are right as a whole and in their last value, and mistakes by what a token is for."""
         items = self.items(seeds, least, most)
         count, mistakes, last = len(items), np.zeros(len(items), int), np.zeros(len(items), bool)
-        by_part, tokens = np.zeros(len(PARTS), int), 0
+        by_part, tokens = np.zeros(len(parts.PARTS), int), 0
         while items:
             x = torch.from_numpy(B.pack(items, self.rows, self.width)).to(self.device)
             wrong, is_answer = self.wrong(x)
             owner, part = x[B.SID][:, 1:][wrong].long().cpu().numpy(), x[B.TURN_ID][:, 1:][wrong].long().cpu().numpy()
             np.add.at(mistakes, owner, 1)
-            last[owner[part == LAST]] = True
-            by_part += np.bincount(part, minlength=len(PARTS))
+            last[owner[part == parts.LAST]] = True
+            by_part += np.bincount(part, minlength=len(parts.PARTS))
             tokens += int(is_answer.sum())
         percent = lambda share: f"{100 * share.mean():.1f}%"
         return {"chains": count, "right": percent(mistakes == 0), "one mistake": percent(mistakes == 1), "last value right": percent(~last),
-                "mistakes a token": f"{by_part.sum() / tokens:.2e}", "answer tokens": f"{tokens / count:.0f}", "by part": dict(zip(PARTS, by_part.tolist()))}
+                "mistakes a token": f"{by_part.sum() / tokens:.2e}", "answer tokens": f"{tokens / count:.0f}", "by part": dict(zip(parts.PARTS, by_part.tolist()))}
 
     def wrong(self, x):
         """[rows, width - 1]: the answer's tokens that are not the most probable ones, and which are an answer's."""
