@@ -6,6 +6,7 @@ import { showTheme } from "./kit/theme.ts";
 import "./style/base.css";
 import "./style/parts.css";
 import "./style/frame.css";
+import "./style/pages.css";
 
 showTheme();
 void lookForSession();

@@ -18,6 +18,18 @@ export interface PageEntry {
 
 export const pages: readonly PageEntry[] = [
   {
+    ...{ name: "ask", title: "Ask", roles: ["member"], letter: "a" },
+    load: () => import("./pages/ask.tsx"),
+  },
+  {
+    ...{ name: "corpora", title: "Corpora", roles: ["member"], letter: "c" },
+    load: () => import("./pages/corpora.tsx"),
+  },
+  {
+    ...{ name: "query", title: "Query", roles: ["member"], letter: "q" },
+    load: () => import("./pages/query.tsx"),
+  },
+  {
     ...{ name: "audit", title: "Audit log", roles: ["tenant admin", "operator"], letter: "l" },
     load: () => import("./pages/audit.tsx"),
   },
