@@ -34,6 +34,7 @@ import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
 import { tiersBench } from "./tiers.ts";
 import { timingBench } from "./timing.ts";
+import { tracesBench } from "./traces.ts";
 import { zipfBench } from "./zipf.ts";
 
 const benches: readonly Bench[] = [
@@ -63,6 +64,7 @@ const benches: readonly Bench[] = [
   tiersBench,
   kvWritesBench,
   streamsBench,
+  tracesBench,
   reuseDecayBench,
   lightTenantBench,
   stallsBench,

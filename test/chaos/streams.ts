@@ -39,23 +39,49 @@ const runningPerWorker = 1_024;
 const warmUpStreams = 100;
 export const mostStreams = 2 * runningPerWorker;
 
-export async function openStreams({ streams: count, rounds, answerTokens, say }: StreamsPlan): Promise<StreamsReport> {
+export interface StreamServer extends AsyncDisposable {
+  readonly server: TestServer;
+  /** Opens streams, each with a question of its own, and reads them all to their end. */
+  round(streams: number): Promise<Round>;
+  faultsOf(round: Round): readonly string[];
+}
+
+/**
+ * A server with two workers, and tenants for so many streams at the same time.
+ * @param more settings of the server
+ */
+export async function openStreamServer(
+  { streams: count, answerTokens }: Pick<StreamsPlan, "streams" | "answerTokens">,
+  more: Readonly<Record<string, string>> = {},
+): Promise<StreamServer> {
   const atOnce = String(runningPerWorker);
   const env = { SPANGATE_MAX_RUNNING: atOnce, SPANGATE_STEP_TOKENS: atOnce, SPANGATE_DEVICES: "cpu,cpu" };
-  await using server = await startTestServer({ env: { ...env, SPANGATE_THREADS: "1" } });
+  const server = await startTestServer({ env: { ...env, SPANGATE_THREADS: "1", ...more } });
   await untilReady(server, 2);
   const tenants: TestTenant[] = [];
   while (tenants.length * streamsPerTenant < count) tenants.push(await server.tenant(`tenant ${tenants.length}`));
-  const roundOf = (streams: number, from: number) => round(server, tenants, { streams, from, answerTokens });
+  let asked = 0;
+  return {
+    server,
+    round: (streams) => {
+      asked += streams;
+      return round(server, tenants, { streams, from: asked - streams, answerTokens });
+    },
+    faultsOf: ({ streams }) => streams.flatMap((stream) => faultOf(stream, answerTokens) ?? []),
+    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+  };
+}
+
+export async function openStreams({ streams: count, rounds, say, ...plan }: StreamsPlan): Promise<StreamsReport> {
+  await using opened = await openStreamServer({ streams: count, ...plan });
   // What is opened once and kept is open before it counts.
-  const { cost: before } = await roundOf(Math.min(count, warmUpStreams), 0);
+  const { cost: before } = await opened.round(Math.min(count, warmUpStreams));
   const measured: Round[] = [];
   for (let index = 1; index <= rounds; index++) {
     say(`round ${index} of ${rounds}`);
-    measured.push(await roundOf(count, index * count));
+    measured.push(await opened.round(count));
   }
-  const faults = measured.flatMap(({ streams }) => streams.flatMap((stream) => faultOf(stream, answerTokens) ?? []));
-  return { model: server.model, before, rounds: measured, faults };
+  return { model: opened.server.model, before, rounds: measured, faults: measured.flatMap(opened.faultsOf) };
 }
 
 interface RoundPlan {
