@@ -83,7 +83,9 @@ enum spg_status {
   SPG_E_MX8_FIXED = 17,
   SPG_E_MATRIX = 18,
   SPG_E_PRODUCT = 19,
-  SPG_E_WINDOW = 20
+  SPG_E_WINDOW = 20,
+  SPG_E_SPARSE = 21,
+  SPG_E_CHOICE = 22
 };
 
 /*

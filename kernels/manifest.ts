@@ -62,6 +62,19 @@ const productUnits = [
   productUnit("avx2", avx2Flags),
 ];
 
+/** Compiles choose.cpp for one set of instructions. */
+function chooseUnit(set: string, flags: readonly string[]): KernelUnit {
+  const table = `-DSPG_CHOOSE_TABLE=${set}_choose`;
+  return { name: `choose-${set}`, source: "cpu/choose.cpp", flags: [...flags, table] };
+}
+
+const chooseUnits = [
+  chooseUnit("avx512vnni", [...avx512Flags, "-mavx512vnni"]),
+  chooseUnit("avx512", avx512Flags),
+  chooseUnit("avxvnni", [...avx2Flags, "-mavxvnni"]),
+  chooseUnit("avx2", avx2Flags),
+];
+
 /** Compiles gcm.cpp for one set of instructions. */
 function cipherUnit(set: string, flags: readonly string[]): KernelUnit {
   return { name: `gcm-${set}`, source: "cpu/gcm.cpp", flags: [...flags, `-DSPG_GCM_TABLE=${set}_gcm`] };
@@ -83,6 +96,7 @@ const rebound = [
   "pthread_getspecific",
   "pthread_setspecific",
   "exp",
+  "log2f",
 ];
 
 /**
@@ -100,6 +114,74 @@ export function portableCpuLibrary(arch: string): KernelLibrary {
   };
 }
 
+/** Sources that every processor gets, compiled for the least that it may have. */
+const plainSources = [
+  "abi",
+  "plan",
+  "step",
+  "threads",
+  "pool",
+  "layer",
+  "reference",
+  "rope_table",
+  "memory",
+  "abi_products",
+  "matrix",
+  "product",
+  "experts",
+  "products_reference",
+  "processor",
+  "sealed",
+  "sequence",
+  "greatest",
+  "abi_sparse",
+  "choose_reference",
+  "predict",
+  "scores",
+  "select",
+  "sparse",
+  "sparse_plan",
+  "sparse_run",
+];
+
+const headers = [
+  "attend",
+  "attend_tiles",
+  "blend",
+  "choose",
+  "gcm",
+  "greatest",
+  "half",
+  "heads",
+  "internal",
+  "matrix",
+  "memory",
+  "micro",
+  "mx8",
+  "panels",
+  "pool",
+  "predict",
+  "processor",
+  "product",
+  "products",
+  "products_amx",
+  "products_e4m3",
+  "products_mx4",
+  "products_rows",
+  "products_vector",
+  "rope_table",
+  "scores",
+  "select",
+  "sequence",
+  "sparse",
+  "step",
+  "threads",
+  "tile_parts",
+  "tile_products",
+  "tiles",
+  "vector",
+];
+
 /** The CPU library for a processor architecture (`process.arch`). Any but x64 gets the reference kernels alone. */
 export function cpuLibrary(arch: string): KernelLibrary {
   const vector =
@@ -109,64 +191,14 @@ export function cpuLibrary(arch: string): KernelLibrary {
           vectorUnit("avx512", avx512Flags),
           vectorUnit("avx2", avx2Flags),
           ...productUnits,
+          ...chooseUnits,
           ...cipherUnits,
         ]
       : [];
-  const plain = [
-    "abi",
-    "plan",
-    "step",
-    "threads",
-    "pool",
-    "layer",
-    "reference",
-    "rope_table",
-    "memory",
-    "abi_products",
-    "matrix",
-    "product",
-    "experts",
-    "products_reference",
-    "processor",
-    "sealed",
-    "sequence",
-    "greatest",
-  ];
-  const headers = [
-    "attend",
-    "attend_tiles",
-    "blend",
-    "gcm",
-    "greatest",
-    "heads",
-    "internal",
-    "matrix",
-    "memory",
-    "micro",
-    "mx8",
-    "panels",
-    "pool",
-    "processor",
-    "product",
-    "products",
-    "products_amx",
-    "products_e4m3",
-    "products_mx4",
-    "products_rows",
-    "products_vector",
-    "rope_table",
-    "sequence",
-    "step",
-    "threads",
-    "tile_parts",
-    "tile_products",
-    "tiles",
-    "vector",
-  ];
   return {
     name: "cpu",
-    units: [...vector, ...plain.map((name) => ({ name, source: `cpu/${name}.cpp`, flags: [] }))],
-    headers: ["abi.h", ...headers.map((name) => `cpu/${name}.h`)],
+    units: [...vector, ...plainSources.map((name) => ({ name, source: `cpu/${name}.cpp`, flags: [] }))],
+    headers: ["abi.h", "abi_sparse.h", ...headers.map((name) => `cpu/${name}.h`)],
     compileFlags,
     linkFlags: ["-shared", "-pthread"],
   };

@@ -71,7 +71,7 @@ const server: Stage = {
     copy(folder, ["README.md", "LICENSE", "CHANGELOG.md", "docs", "migrations", "deploy"]);
     // A page of /docs.
     copy(folder, ["gateway/query/README.md"]);
-    copy(folder, ["kernels/abi.h", "kernels/cpu", "kernels/cuda"]);
+    copy(folder, ["kernels/abi.h", "kernels/abi_sparse.h", "kernels/cpu", "kernels/cuda"]);
     const consoleFiles = await bundleConsole(join(folder, "console"));
     writeFileSync(join(folder, "NOTICES.txt"), licenceNotices([...packages, ...packagesOf(consoleFiles)]));
     return {

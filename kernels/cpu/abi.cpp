@@ -20,6 +20,7 @@ using namespace spg;
 bool choose_kernels(int32_t isa, spg_context &context) {
   context.isa = SPG_ISA_REFERENCE;
   context.products = reference_products();
+  context.choose = reference_choose();
   if (isa == SPG_ISA_REFERENCE) return true;
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -33,6 +34,7 @@ bool choose_kernels(int32_t isa, spg_context &context) {
     context.isa = amx ? SPG_ISA_AMX : SPG_ISA_AVX512;
     const bool vnni = isa != SPG_ISA_AVX512_PLAIN && __builtin_cpu_supports("avx512vnni");
     context.products = amx ? amx_products() : vnni ? avx512vnni_products() : avx512_products();
+    context.choose = vnni ? avx512vnni_choose() : avx512_choose();
     return amx || isa != SPG_ISA_AMX;
   }
   if (avx2 && (isa == SPG_ISA_AUTO || isa == SPG_ISA_AVX2 || isa == SPG_ISA_AVX2_PLAIN)) {
@@ -40,6 +42,7 @@ bool choose_kernels(int32_t isa, spg_context &context) {
     context.kernels = avx2_kernels();
     const bool vnni = isa != SPG_ISA_AVX2_PLAIN && has_avx_vnni();
     context.products = vnni ? avxvnni_products() : avx2_products();
+    context.choose = vnni ? avxvnni_choose() : avx2_choose();
     return true;
   }
 #endif
@@ -119,6 +122,8 @@ const char *spg_strerror(int32_t status) {
     case SPG_E_MX8_FIXED: return "KV in mx8 stays where it is: tokens are neither copied nor compared";
     case SPG_E_MATRIX: return "a matrix's outputs, inputs or parts are out of range, or rows do not fit in";
     case SPG_E_WINDOW: return "a layer slides, and segments have no positions";
+    case SPG_E_SPARSE: return "the pool has no shadows, or its shape, seats or lists do not allow them";
+    case SPG_E_CHOICE: return "choices do not fit their pieces, seats, buffers or bounds";
     case SPG_E_PRODUCT: return "a product's rows, strides, parts or finish are out of range";
     default: return "unknown status";
   }
@@ -179,20 +184,17 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
     pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
     pool->bytes = bytes;
     if (!pool->view.data) return SPG_E_MEMORY;
+    pool->tables = tables;
     pool->inverseFrequencies.assign(frequencies, frequencies + tables * half);
     pool->layerKinds.assign(layers, layers + view.layers);
     pool->view.layerKinds = pool->layerKinds.data();
     pool->sinks.assign(sinks, sinks + sinkCount);
     pool->view.sinks = sinks ? pool->sinks.data() : nullptr;
     for (int table = 0; table < tables; table++) {
-      const double *own = pool->inverseFrequencies.data() + table * half;
-      pool->view.inverseFrequencies[table] = own;
-      if (!context->kernels) continue;
-      pool->ropes[table] =
-          std::make_unique<RopeTable>(own, view.rotaryDim, view.ropeFactors[table], view.maxPositions);
-      pool->view.ropeOrigins[table] = pool->ropes[table]->origin();
+      pool->view.inverseFrequencies[table] = pool->inverseFrequencies.data() + table * half;
     }
     if (context->kernels) {
+      make_rope_tables(*pool);
       pool->scratchFloats = (pool->kernels->scratchFloats(view) + 15) / 16 * 16;
       pool->scratch.reserve(pool->scratchFloats * context->threads->size());
     }
@@ -230,6 +232,7 @@ int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *
                            segment_first_tokens, segment_token_counts, segment_offsets, segment_positions,
                            segment_count, block_ids, block_id_count};
   pool->step.ready = false;
+  if (pool->sparse) pool->sparse->choices.clear();
   try {
     const int32_t status = check_step(plan, pool->view, pool->step);
     if (status != SPG_OK) return status;
@@ -256,6 +259,7 @@ int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_
   if (status != SPG_OK) return status;
   if (!out) return SPG_E_NULL;
   const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), q_norm, nullptr, out};
+  run_choices(*pool, call);
   run_attend(*pool, call);
   return SPG_OK;
 }

@@ -12,6 +12,7 @@ namespace {
 
 using spg::LayerCall;
 using spg::PoolView;
+using spg::rope_row;
 using spg::StepView;
 
 inline float to_float(float x) { return x; }
@@ -63,12 +64,6 @@ inline void rotate_head(const PoolView &pool, const float *x, const float *row, 
     out[ib] = b * cosines[i] + a * sines[i];
   }
   if (out != x) memcpy(out + pool.rotaryDim, x + pool.rotaryDim, (pool.headDim - pool.rotaryDim) * sizeof(float));
-}
-
-/* The table of rotations; nullptr in a layer without RoPE. */
-inline const float *rope_row(const PoolView &pool, int layer, int position) {
-  if (!spg::rotates(pool, layer)) return nullptr;
-  return pool.ropeOrigins[spg::rope_table(pool, layer)] + static_cast<ptrdiff_t>(position) * pool.rotaryDim;
 }
 
 template <class T>

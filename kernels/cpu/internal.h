@@ -70,6 +70,12 @@ static inline int rope_table(const PoolView &pool, int layer) {
   return pool.layerKinds[layer] & SPG_SECOND_ROPE ? 1 : 0;
 }
 
+/* The row of a position in the table of rotations; nullptr in a layer without RoPE. */
+static inline const float *rope_row(const PoolView &pool, int layer, int position) {
+  if (!rotates(pool, layer)) return nullptr;
+  return pool.ropeOrigins[rope_table(pool, layer)] + static_cast<ptrdiff_t>(position) * pool.rotaryDim;
+}
+
 static inline bool slides(const PoolView &pool, int layer) {
   return (pool.layerKinds[layer] & SPG_SLIDES) != 0;
 }
@@ -223,6 +229,8 @@ namespace reference {
 void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call);
 void attend(const PoolView &pool, const StepView &step, const LayerCall &call);
 void copy_tokens(const PoolView &pool, const TokenCopies &copies);
+/* The same in one layer and KV head. */
+void copy_head(const PoolView &pool, const TokenCopies &copies, int layer, int kvHead);
 void deviations(const PoolView &pool, const StepView &step, const LayerCall &call);
 void embed_rows(const void *table, int type, int width, const int32_t *tokenIds, int count, float *out);
 }

@@ -76,13 +76,19 @@ bool is_small(const PoolView &view, int64_t heads) {
   return heads * view.headDim < kSerialFloats;
 }
 
-}
 
-void run_write_kv(spg_pool &pool, const LayerCall &call) {
+void write_rows(spg_pool &pool, const LayerCall &call) {
   if (!pool.kernels) return reference::write_kv(pool.view, pool.step.view, call);
   Job job{pool, pool.step.view, call, {}};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, write_task);
+}
+
+}
+
+void run_write_kv(spg_pool &pool, const LayerCall &call) {
+  write_rows(pool, call);
+  shadow_rows(pool, call.layer);
 }
 
 void run_deviations(spg_pool &pool, const LayerCall &call) {
@@ -92,8 +98,10 @@ void run_deviations(spg_pool &pool, const LayerCall &call) {
   run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
 }
 
+namespace {
+
 /* All tokens of a copied stretch have the same delta, so a rotation is computed only where the delta changes. */
-void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
+void copy_all(spg_pool &pool, const TokenCopies &copies) {
   if (!pool.kernels) return reference::copy_tokens(pool.view, copies);
   const int half = pool.view.rotaryDim / 2;
   std::deque<std::vector<float>> rows;
@@ -111,6 +119,13 @@ void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
   }
   const int tasks = pool.view.layers * pool.view.kvHeads;
   run_tasks(pool, &job, tasks, is_small(pool.view, static_cast<int64_t>(copies.count) * tasks), copy_task);
+}
+
+}
+
+void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
+  copy_all(pool, copies);
+  shadow_slots(pool, copies.targetSlots, copies.count);
 }
 
 void run_attend(spg_pool &pool, const LayerCall &call) {

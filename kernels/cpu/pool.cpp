@@ -30,6 +30,16 @@ bool shape_allowed(const spg_pool_config &c) {
 
 }
 
+void make_rope_tables(spg_pool &pool) {
+  PoolView &view = pool.view;
+  for (int table = 0; table < pool.tables; table++) {
+    if (pool.ropes[table]) continue;
+    pool.ropes[table] = std::make_unique<RopeTable>(view.inverseFrequencies[table], view.rotaryDim,
+                                                    view.ropeFactors[table], view.maxPositions);
+    view.ropeOrigins[table] = pool.ropes[table]->origin();
+  }
+}
+
 int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   if (!shape_allowed(c)) return SPG_E_SHAPE;
   if (c.kv_type != SPG_FLOAT32 && c.kv_type != SPG_FLOAT16 && c.kv_type != SPG_MX8) return SPG_E_TYPE;

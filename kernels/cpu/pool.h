@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "products.h"
 #include "rope_table.h"
+#include "sparse.h"
 #include "step.h"
 #include "threads.h"
 
@@ -28,6 +29,7 @@ struct spg_context {
   /* By AMX, or null. */
   const spg::KernelTable *tileKernels = nullptr;
   const spg::ProductTable *products = nullptr;
+  const spg::ChooseTable *choose = nullptr;
   std::unique_ptr<spg::ThreadPool> threads;
   /* The rows of the product that runs, packed, and the scales of int8 rows. */
   spg::FloatBuffer packedRows, rowScales;
@@ -50,8 +52,11 @@ struct spg_pool {
   std::vector<uint8_t> layerKinds;
   std::vector<float> sinks;
   /* One table, or two. */
+  int tables = 1;
   std::unique_ptr<spg::RopeTable> ropes[2];
   spg::Step step;
+  /* Null: every row reads all it sees, and K has no shadows. */
+  std::unique_ptr<spg::SparseState> sparse;
   spg::FloatBuffer partials;
   /* For each thread one stretch of scratchFloats floats. */
   spg::FloatBuffer scratch;
@@ -59,6 +64,9 @@ struct spg_pool {
 };
 
 namespace spg {
+
+/* Tables of rotations for all layers, where there are none yet. Throws std::bad_alloc. */
+void make_rope_tables(spg_pool &pool);
 
 /* One layer's work, done by the kernels of the pool's context. */
 void run_write_kv(spg_pool &pool, const LayerCall &call);

@@ -8,35 +8,13 @@
 #include <limits>
 #include <vector>
 
+#include "half.h"
 #include "internal.h"
 
 namespace spg::reference {
 namespace {
 
 using Vector = std::vector<double>;
-
-float half_to_float(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
-  double value;
-  if (exponent == 31) {
-    value = fraction ? NAN : INFINITY;
-  } else {
-    value = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
-  }
-  return static_cast<float>(bits & 0x8000 ? -value : value);
-}
-
-/* Rounds to nearest, ties to even; values that are too large become the greatest finite number. */
-uint16_t float_to_half(double value) {
-  const uint16_t sign = signbit(value) ? 0x8000 : 0;
-  if (isnan(value)) return sign | 0x7e00;
-  const double magnitude = fabs(value);
-  if (magnitude >= kMaxHalf) return sign | 0x7bff;
-  int exponent = magnitude < ldexp(1, -14) ? -14 : ilogb(magnitude);
-  const double steps = nearbyint(ldexp(magnitude, 10 - exponent));
-  return sign | static_cast<uint16_t>(steps + (exponent + 14) * 1024);
-}
 
 struct TokenPlace {
   unsigned char *head;
@@ -213,17 +191,20 @@ void attend(const PoolView &pool, const StepView &step, const LayerCall &call) {
   }
 }
 
-void copy_tokens(const PoolView &pool, const TokenCopies &copies) {
+void copy_head(const PoolView &pool, const TokenCopies &copies, int layer, int kvHead) {
   for (int i = 0; i < copies.count; i++) {
-    for (int head = 0; head < pool.layers * pool.kvHeads; head++) {
-      const int layer = head / pool.kvHeads, kvHead = head % pool.kvHeads;
-      const TokenPlace from = place(pool, layer, kvHead, copies.sourceSlots[i]);
-      const TokenPlace to = place(pool, layer, kvHead, copies.targetSlots[i]);
-      Vector key = load_all(pool, from, Part::kKey);
-      rotate(pool, layer, key, copies.deltas[i], 1);
-      store(pool, to, Part::kKey, key);
-      store(pool, to, Part::kValue, load_all(pool, from, Part::kValue));
-    }
+    const TokenPlace from = place(pool, layer, kvHead, copies.sourceSlots[i]);
+    const TokenPlace to = place(pool, layer, kvHead, copies.targetSlots[i]);
+    Vector key = load_all(pool, from, Part::kKey);
+    rotate(pool, layer, key, copies.deltas[i], 1);
+    store(pool, to, Part::kKey, key);
+    store(pool, to, Part::kValue, load_all(pool, from, Part::kValue));
+  }
+}
+
+void copy_tokens(const PoolView &pool, const TokenCopies &copies) {
+  for (int head = 0; head < pool.layers * pool.kvHeads; head++) {
+    copy_head(pool, copies, head / pool.kvHeads, head % pool.kvHeads);
   }
 }
 

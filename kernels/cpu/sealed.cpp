@@ -37,6 +37,7 @@ void open_one(void *argument, int task, int) {
   segment.number += static_cast<uint32_t>(task);
   unsigned char *out = head_data(view, 0, job.blockIds[task], 0);
   job.opened[task] = job.gcm->open(job.key, segment, out, view.layerBytes) ? 1 : 0;
+  if (job.opened[task]) shadow_block(*job.pool, job.blockIds[task]);
 }
 
 }

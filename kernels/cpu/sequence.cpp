@@ -42,6 +42,7 @@ int32_t run_operation(spg_pool &pool, const Operation &each, int32_t rows, float
   if (each.kind == Operation::Kind::kAttention) {
     const LayerCall call{each.layer, x, each.xStride, each.qNorm, each.kNorm, out};
     run_write_kv(pool, call);
+    run_choices(pool, call);
     run_attend(pool, call);
     return SPG_OK;
   }

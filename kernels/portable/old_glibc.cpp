@@ -26,8 +26,9 @@ OF_OLD_GLIBC(int, pthread_key_create, (pthread_key_t* a, void (*b)(void*)), (a, 
 OF_OLD_GLIBC(int, pthread_key_delete, (pthread_key_t a), (a))
 OF_OLD_GLIBC(void*, pthread_getspecific, (pthread_key_t a), (a))
 OF_OLD_GLIBC(int, pthread_setspecific, (pthread_key_t a, const void* b), (a, b))
-// glibc 2.29 left out a wrapper that sets errno, which nobody reads here.
+// glibc 2.27 and 2.29 left out wrappers that set errno, which nobody reads here.
 OF_OLD_GLIBC(double, exp, (double a), (a))
+OF_OLD_GLIBC(float, log2f, (float a), (a))
 
 // A hint of glibc 2.32 to libstdc++ that only one thread runs: here it is never given.
 extern "C" __attribute__((visibility("hidden"))) char __libc_single_threaded = 0;

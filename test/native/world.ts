@@ -165,7 +165,7 @@ function placed(random: Random, piece: Piece, tokens: number): Piece {
 }
 
 /** NaN everywhere but in the tokens of `runs`, in every layer and head. */
-function poisonedKv(random: Random, options: KvPoolOptions, runs: readonly Omit<Segment, "offset">[]) {
+export function poisonedKv(random: Random, options: KvPoolOptions, runs: readonly Omit<Segment, "offset">[]) {
   const { layerCount, blockCount, blockTokens, kvHeads, headDim } = options;
   const headElements = 2 * headDim * blockTokens;
   const kv = new Float32Array(layerCount * blockCount * kvHeads * headElements).fill(Number.NaN);

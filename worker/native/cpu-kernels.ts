@@ -9,6 +9,7 @@ import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
 import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
 import { finishCodes, Matrix, type MatrixOptions, type NormOptions } from "./matrix.ts";
 
+export { shadowBytesOf } from "./choices.ts";
 export type { ExpertSet, GivenRows } from "./experts.ts";
 export type { AttentionBatch, KvPool, KvPoolOptions, KvType, RopeOptions } from "./kv-pool.ts";
 export { kvBytesOf } from "./kv-pool.ts";

@@ -1,9 +1,18 @@
 /** One model's KV memory in native code, and attention over it. kernels/abi.h describes the layout. */
 import type { Pointer } from "bun:ffi";
-import type { Batch, TokenCopies } from "../contract/batch.ts";
+import type { Batch, Choices, TokenCopies } from "../contract/batch.ts";
 import { dataKeyBytes, type SealedBlocks } from "../contract/kv-object.ts";
 import { mx8Group } from "../contract/units.ts";
-import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
+import { ChoiceSeats, type SeatOptions } from "./choices.ts";
+import {
+  asPointer,
+  assertInteger,
+  assertLength,
+  assertSameLength,
+  type KernelLibrary,
+  openHandle,
+  viewMemory,
+} from "./library.ts";
 import type { HeadNorms } from "./matrix.ts";
 import { type Operation, Sequence } from "./sequence.ts";
 
@@ -64,6 +73,8 @@ export interface KvPoolOptions {
   readonly scoreCap?: number | undefined;
   /** [layerCount * queryHeads] sinks; default: no head has one. */
   readonly sinks?: Float32Array | undefined;
+  /** Seats for rows that choose what they read, and shadows of K to choose by; absent: there are neither. */
+  readonly seats?: SeatOptions | undefined;
 }
 
 /** The part of a step's plan that attention needs. */
@@ -122,6 +133,7 @@ export class KvPool {
   /** Size of the pool in bytes; pages that were never written take no memory. */
   readonly kvBytes: number;
   readonly kvBytesPerBlock: number;
+  readonly seats: ChoiceSeats | undefined;
   readonly #library: KernelLibrary;
   readonly #pool: Pointer;
   readonly #onClose: () => void;
@@ -152,6 +164,7 @@ export class KvPool {
     this.outWidth = options.queryHeads * options.headDim;
     this.kvBytes = Number(library.symbols.spg_pool_bytes(this.#pool));
     this.kvBytesPerBlock = this.kvBytes / options.blockCount;
+    this.seats = this.#openSeats(options.seats);
   }
 
   /** Bytes of the pool that are in memory now. The call walks the page table, so it is too slow for every step. */
@@ -197,6 +210,7 @@ export class KvPool {
       batch.blockIds.length,
     );
     this.#library.check("beginStep", status);
+    if (batch.choices !== undefined) this.#beginChoices(batch.choices);
     this.#rowCount = rowCount;
   }
 
@@ -334,6 +348,22 @@ export class KvPool {
     this.#onClose();
   }
 
+  /** What is wrong with the options of seats frees the pool, too. */
+  #openSeats(options: SeatOptions | undefined): ChoiceSeats | undefined {
+    if (options === undefined) return undefined;
+    try {
+      return new ChoiceSeats(this.#library, this.#pool, options);
+    } catch (error) {
+      this.#library.symbols.spg_pool_close(this.#pool);
+      throw error;
+    }
+  }
+
+  #beginChoices(choices: Choices): void {
+    if (this.seats === undefined) throw new RangeError("choices, and the pool has no seats");
+    this.seats.begin(choices);
+  }
+
   /** One view for each layer: a view of the whole pool might be larger than an array may be. */
   #layerViews(): readonly Uint8Array[] {
     const data = this.#library.symbols.spg_pool_data(this.#open());
@@ -364,8 +394,4 @@ export class KvPool {
     assertLength("norms.q", norms.q, this.options.headDim);
     assertLength("norms.k", norms.k, this.options.headDim);
   }
-}
-
-function assertSameLength(name: string, array: ArrayLike<unknown>, length: number): void {
-  if (array.length !== length) throw new RangeError(`${name} must have ${length} elements, not ${array.length}`);
 }

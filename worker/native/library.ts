@@ -36,6 +36,20 @@ const symbols = {
     args: ["ptr", "ptr", "ptr", "i32", "ptr", "i64", "i32", "ptr", "i32", "ptr"],
     returns: "i32",
   },
+  spg_sparse_open: { args: ["ptr", "i32", "i32", "i32"], returns: "i32" },
+  spg_shadow_bytes: { args: ["ptr"], returns: "i64" },
+  spg_shadow_data: { args: ["ptr", "i32", "i32"], returns: "ptr" },
+  spg_shadow_blocks: { args: ["ptr", "ptr", "i32"], returns: "i32" },
+  spg_step_choices: {
+    args: [
+      ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "i32"] as const),
+      ...(["ptr", "ptr", "ptr", "ptr", "ptr", "i32", "ptr", "i32"] as const),
+    ],
+    returns: "i32",
+  },
+  spg_sparse_counts: { args: ["ptr", "i32", "ptr"], returns: "i32" },
+  spg_sparse_list: { args: ["ptr", "i32", "i32", "i32", "ptr"], returns: "i32" },
+  spg_predict_query: { args: ["ptr", "i32", "i32", "i32", "ptr"], returns: "i32" },
   spg_matrix_open: { args: ["ptr", "i32", "i32", "i32", "i32", "ptr"], returns: "i32" },
   spg_matrix_close: { args: ["ptr"], returns: "void" },
   spg_matrix_bytes: { args: ["ptr"], returns: "i64" },
@@ -121,6 +135,11 @@ export function assertInteger(name: string, value: number, low: number, high: nu
   if (!Number.isInteger(value) || value < low || value > high) {
     throw new RangeError(`${name} must be an integer from ${low} to ${high}, not ${value}`);
   }
+}
+
+/** @throws RangeError naming `name` unless `array` has `length` elements */
+export function assertSameLength(name: string, array: ArrayLike<unknown>, length: number): void {
+  if (array.length !== length) throw new RangeError(`${name} must have ${length} elements, not ${array.length}`);
 }
 
 /** @throws RangeError naming `name` unless `array` has at least `length` elements */

@@ -42,6 +42,7 @@ export class CpuBlockMover implements BlockMover {
       const part = packed.subarray(layer * this.#layerBytes, (layer + 1) * this.#layerBytes);
       this.#pool.blockMemory(layer, blockId).set(part);
     }
+    this.#pool.seats?.writeShadows(Int32Array.of(blockId));
   }
 
   /** Slots behind the last token hold what the block held before, maybe another tenant's. */

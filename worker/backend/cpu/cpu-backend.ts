@@ -4,6 +4,7 @@
  */
 import { totalmem } from "node:os";
 import type { Batch, TokenCopies } from "../../contract/batch.ts";
+import { type ChoiceCounts, choiceModes } from "../../contract/sparse.ts";
 import { blockCountForTokens } from "../../contract/units.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
@@ -18,8 +19,9 @@ import {
   type KvType,
   kvBytesOf,
   openCpuKernels,
+  shadowBytesOf,
 } from "../../native/cpu-kernels.ts";
-import type { Backend, BackendShape } from "../backend.ts";
+import type { Backend, BackendShape, SparseOptions, SparseShape } from "../backend.ts";
 import { CpuBlockMover } from "./block-mover.ts";
 import type { Dense, DenseMode, WeightMode } from "./dense.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
@@ -41,6 +43,8 @@ export interface CpuBackendOptions {
   readonly maxRows: number;
   readonly maxLogitRows: number;
   readonly isa?: Isa;
+  /** Rows may choose what they read; absent: none does, and nothing is held for it. */
+  readonly sparse?: SparseOptions | undefined;
   /**
    * Multiply-adds of our own products that one native call may take; 0: each operation is a call of its own, for
    * comparison. Default: as many as may pass between two looks at messages. Results are the same.
@@ -111,6 +115,7 @@ export class CpuBackend implements Backend {
       blockCount,
       kvBytesPerBlock: pool.kvBytesPerBlock,
       ...(options.kvType === "mx8" && { blends: false }),
+      ...(options.sparse && { sparse: sparseShape(model.config, options, options.sparse) }),
     };
   }
 
@@ -119,7 +124,8 @@ export class CpuBackend implements Backend {
     const { config } = model;
     const blockCount = Math.floor(options.kvBytes / kvBytesPerBlock(config, options));
     if (blockCount < 1) throw new ModelError(`a KV pool of ${options.kvBytes} bytes does not hold one block`);
-    assertMemory(options.kvBytes);
+    if (options.sparse) assertChooses(config, options, options.sparse);
+    assertMemory(options.kvBytes + (options.sparse ? blockCount * shadowBytesPerBlock(config, options) : 0));
     const kernels = options.kernels ?? (await openCpuKernels(options));
     const pool = kernels.openPool({
       layerCount: config.layerCount,
@@ -136,6 +142,7 @@ export class CpuBackend implements Backend {
       sinks: readSinks(model),
       maxPositions: config.contextTokens,
       normEpsilon: config.rmsNormEps,
+      seats: options.sparse,
     });
     const { weightMode, threadCount, maxRows, callWork = multiplyAddsBetweenLooks } = options;
     const buffers = new StepBuffers(config, pool, options);
@@ -230,6 +237,11 @@ export class CpuBackend implements Backend {
     return out;
   }
 
+  choiceCounts(seat: number): ChoiceCounts {
+    if (this.#pool.seats === undefined) throw new RangeError("the backend has no seats");
+    return this.#pool.seats.counts(seat);
+  }
+
   /** Plans the step and leaves its tokens' vectors in the residual stream. */
   #begin(batch: Batch): void {
     const rows = batch.tokenIds.length;
@@ -303,6 +315,31 @@ function assertMemory(kvBytes: number): void {
 function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "kvType" | "blockTokens">): number {
   const { layerCount, kvHeadCount, headDim } = config;
   return kvBytesOf(options.kvType, 2 * layerCount * kvHeadCount * headDim * options.blockTokens);
+}
+
+function shadowBytesPerBlock(config: ModelConfig, { blockTokens }: Pick<CpuBackendOptions, "blockTokens">): number {
+  const { layerCount, kvHeadCount: kvHeads, headDim } = config;
+  return shadowBytesOf({ layerCount, kvHeads, headDim }, blockTokens);
+}
+
+function sparseShape(config: ModelConfig, options: CpuBackendOptions, sparse: SparseOptions): SparseShape {
+  const { seats, listTokens, rings } = sparse;
+  const byRing = ["ahead", "last", "algorithm1"];
+  const modes = choiceModes.filter((mode) => rings || !byRing.includes(mode));
+  return { seats, listTokens, shadowBytesPerBlock: shadowBytesPerBlock(config, options), modes };
+}
+
+/** @throws ModelError naming what of the model or of the options has no choices here */
+function assertChooses(config: ModelConfig, options: CpuBackendOptions, { shadowBits }: SparseOptions): void {
+  const reasons: [isSo: boolean, what: string][] = [
+    [config.window !== undefined, "layers that slide"],
+    [config.scoreCap !== undefined, "capped attention scores"],
+    [config.sinks === true, "attention sinks"],
+    [options.blockTokens < 16, `blocks of ${options.blockTokens} tokens, fewer than 16`],
+    [shadowBits !== 4, `shadows of ${shadowBits} bits, where the CPU has 4`],
+  ];
+  const reason = reasons.find(([isSo]) => isSo);
+  if (reason) throw new ModelError(`sparse decoding does not work with ${reason[1]}`);
 }
 
 function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {

@@ -2,7 +2,8 @@
  * The last layer's attention, MLP and head are needed only for rows whose logits are wanted. This file reduces a batch
  * to those rows: each becomes a piece of one row, and its causal segment is cut to what the row sees.
  */
-import type { Batch } from "../../contract/batch.ts";
+import type { Batch, Choices } from "../../contract/batch.ts";
+import { choiceFlags } from "../../contract/sparse.ts";
 
 /** True when every row wants logits, so that nothing can be left out. */
 export const wantsAllLogits = (batch: Batch): boolean => batch.logitRows.length === batch.tokenIds.length;
@@ -26,6 +27,7 @@ export function reduceToLogitRows(batch: Batch): Batch {
     ...(batch.segmentPositions && { segmentPositions: new Int32Array(segmentCount) }),
     blockIds: batch.blockIds,
     logitRows: Int32Array.from(rows, (_, i) => i),
+    ...reducedChoices(batch.choices, pieces),
   };
   let at = 0;
   rows.forEach((row, i) => {
@@ -43,6 +45,43 @@ export function reduceToLogitRows(batch: Batch): Batch {
     reduced.pieceSegments[i + 1] = at;
   });
   return reduced;
+}
+
+/**
+ * The entries whose pieces are among those that are left, each now at its piece's last row. What is watched and gives no
+ * logits is not seen in this layer: the seat's ring has a gap there.
+ */
+function reducedChoices(choices: Choices | undefined, pieces: Int32Array): { readonly choices?: Choices } {
+  if (choices === undefined) return {};
+  const kept = [...choices.pieces.keys()].filter((entry) => pieces.includes(choices.pieces[entry]));
+  if (kept.length === 0) return {};
+  const pick = (values: Int32Array) => Int32Array.from(kept, (entry) => values[entry]);
+  const starts = [0];
+  const segments = kept.flatMap((entry) => {
+    const [first, end] = [choices.segments[entry], choices.segments[entry + 1]];
+    starts.push((starts.at(-1) ?? 0) + end - first);
+    return Array.from({ length: end - first }, (_, i) => first + i);
+  });
+  const pickSegments = (values: Int32Array) => Int32Array.from(segments, (segment) => values[segment]);
+  return {
+    choices: {
+      pieces: Int32Array.from(kept, (entry) => pieces.lastIndexOf(choices.pieces[entry])),
+      seats: pick(choices.seats),
+      // What else the flags say took effect in all layers when the whole step began.
+      flags: pick(choices.flags).map((flags) => flags & choiceFlags.watch),
+      modes: pick(choices.modes),
+      tokens: pick(choices.tokens),
+      refreshSteps: pick(choices.refreshSteps),
+      leastCosines: Float32Array.from(kept, (entry) => choices.leastCosines[entry]),
+      segments: Int32Array.from(starts),
+      segmentBlockStarts: pickSegments(choices.segmentBlockStarts),
+      segmentFirstTokens: pickSegments(choices.segmentFirstTokens),
+      segmentTokenCounts: pickSegments(choices.segmentTokenCounts),
+      segmentOffsets: pickSegments(choices.segmentOffsets),
+      segmentForced: pickSegments(choices.segmentForced),
+      blockIds: choices.blockIds,
+    },
+  };
 }
 
 /** Index of the piece that holds `row`: the last one that starts at or before it (pieces are never empty). */
