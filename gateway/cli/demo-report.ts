@@ -1,4 +1,5 @@
-/** What the demo prints: its table of answers and the lines to go on with. */
+/** What the demo asks, and what it prints: its table of answers and the lines to go on with. */
+import { demoAnswerTokens } from "./demo-corpora.ts";
 import type { ChatAnswer } from "./support/operations.ts";
 import { textTable } from "./support/text-table.ts";
 
@@ -8,6 +9,17 @@ export interface AskedQuestion {
   readonly expected: string;
   readonly answer: Pick<ChatAnswer, "text" | "clientTtftMs" | "usage">;
 }
+
+const fragmentsPerQuestion = 6;
+
+/** The chat request of one question, as the demo asks it and as it prints it for curl: with other fragments the answer may differ. */
+export const questionBody = (model: string, storeId: string, question: string) => ({
+  model,
+  messages: [{ role: "user", content: question }],
+  file_search: { vector_store_ids: [storeId], max_num_results: fragmentsPerQuestion },
+  temperature: 0,
+  max_tokens: demoAnswerTokens,
+});
 
 export function answersTable(cold: readonly AskedQuestion[], prepared: readonly AskedQuestion[]): string {
   const rows = prepared.map(({ question, expected, answer }, index) => {
@@ -56,12 +68,7 @@ export function closingWords(demo: {
   }[];
 }): string {
   const [tenant] = demo.tenants;
-  const body = {
-    model: demo.model,
-    messages: [{ role: "user", content: tenant?.corpus.questions[0]?.question }],
-    file_search: { vector_store_ids: [tenant?.storeId] },
-    temperature: 0,
-  };
+  const body = questionBody(demo.model, tenant?.storeId ?? "", tenant?.corpus.questions[0]?.question ?? "");
   const shellQuoted = JSON.stringify(body).replaceAll("'", "'\\''");
   return [
     `\nServing at ${demo.url} until Ctrl-C. The keys end with it.`,

@@ -6,8 +6,8 @@ import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type DemoCorpus, demoAnswerTokens, readDemoCorpora } from "./demo-corpora.ts";
-import { type AskedQuestion, answersTable, closingWords } from "./demo-report.ts";
+import { type DemoCorpus, readDemoCorpora } from "./demo-corpora.ts";
+import { type AskedQuestion, answersTable, closingWords, questionBody } from "./demo-report.ts";
 import { HttpClient, HttpError } from "./support/client.ts";
 import { CommandError } from "./support/command.ts";
 import { prepareKernels } from "./support/kernels.ts";
@@ -33,7 +33,6 @@ interface DemoTenant {
 }
 
 const keyScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepare"];
-const fragmentsPerQuestion = 6;
 const questionsPerTenant = 6;
 
 async function createTenant(url: string, admin: HttpClient, corpus: DemoCorpus): Promise<DemoTenant> {
@@ -71,11 +70,7 @@ async function askAll(
   const asked: AskedQuestion[] = [];
   for (const { question, answer: expected } of evenly(corpus.questions, questionsPerTenant)) {
     const answer = await askChat(client, {
-      model,
-      messages: [{ role: "user", content: question }],
-      file_search: { vector_store_ids: [storeId], max_num_results: fragmentsPerQuestion },
-      temperature: 0,
-      max_tokens: demoAnswerTokens,
+      ...questionBody(model, storeId, question),
       ...(reuse ? {} : { spangate: { reuse: false } }),
     });
     asked.push({ question, expected, answer });

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { type AskedQuestion, answersTable } from "../../gateway/cli/demo-report.ts";
+import { type AskedQuestion, answersTable, closingWords, questionBody } from "../../gateway/cli/demo-report.ts";
 
 const asked = (expected: string, text: string): AskedQuestion => ({
   question: "When?",
@@ -33,4 +33,15 @@ test("of a long sentence the part with the expected words is shown, from the beg
   );
   const early = asked("cakes", `${filler} must reach us by four.`);
   expect(answersTable([early], [early])).toMatch(/ {2}Orders for cakes .*…/);
+});
+
+test("the line for curl asks what the demo has asked", () => {
+  const question = "Who's there?";
+  const corpus = { tenant: "acme", questions: [{ question }] };
+  const words = closingWords({
+    ...{ url: "http://127.0.0.1:1", adminKey: "k", model: "m" },
+    tenants: [{ corpus, apiKey: "k", storeId: "vs_1" }],
+  });
+  const sent = words.match(/-d '(\{.*\})'$/m)?.[1]?.replaceAll("'\\''", "'") ?? "";
+  expect(JSON.parse(sent)).toEqual(questionBody("m", "vs_1", question));
 });
