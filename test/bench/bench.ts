@@ -1,4 +1,5 @@
 /** What a benchmark is and what it reports. */
+import type { Plot } from "./support/plot.ts";
 
 /** A figure with its promise. `at` says on which side of the bound the value has to be. */
 export interface Bar {
@@ -34,6 +35,8 @@ export interface Bench {
   /** What `--NAME VALUE` may be given. */
   readonly options?: Readonly<Record<string, string>>;
   run(context: BenchContext): Promise<BenchReport>;
+  /** A picture of the report's details, for benchmarks whose figures are a curve. */
+  plot?(details: Readonly<Record<string, unknown>>): Omit<Plot, "source">;
 }
 
 /** A value that must be at least `bound`. NaN never is. */

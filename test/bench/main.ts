@@ -1,4 +1,5 @@
 /** `bun run bench NAME`: a table for people, and one JSON object as the last line for programs. */
+import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { CommandError } from "../../gateway/cli/support/command.ts";
 import { textTable } from "../../gateway/cli/support/text-table.ts";
@@ -31,6 +32,7 @@ import { stallsBench } from "./stalls.ts";
 import { streamsBench } from "./streams.ts";
 import { structuredBench } from "./structured.ts";
 import { commit, hardware } from "./support/hardware.ts";
+import { pictureOf, readResult } from "./support/picture.ts";
 import { figure } from "./support/stats.ts";
 import { tiersBench } from "./tiers.ts";
 import { timingBench } from "./timing.ts";
@@ -99,6 +101,8 @@ async function main(args: readonly string[]): Promise<number> {
     allowPositionals: true,
     options: {
       list: { type: "boolean" },
+      plot: { type: "string" },
+      results: { type: "string" },
       ...Object.fromEntries([...optionNames].map((name) => [name, { type: "string" as const }])),
     },
   });
@@ -108,8 +112,20 @@ async function main(args: readonly string[]): Promise<number> {
   }
   const bench = benches.find(({ name }) => name === positionals[0]);
   if (bench === undefined || positionals.length > 1) {
-    console.error(`Usage: bun run bench NAME, where NAME is one of\n${listText()}`);
+    console.error(
+      `Usage: bun run bench NAME [--plot FILE.svg [--results FILE.json]], where NAME is one of\n${listText()}`,
+    );
     return 2;
+  }
+  const { plot, results } = values;
+  if (typeof results === "string" && typeof plot !== "string") throw new CommandError("--results needs --plot");
+  if (typeof plot === "string" && bench.plot === undefined) {
+    const drawn = benches.filter((each) => each.plot !== undefined).map(({ name }) => name);
+    throw new CommandError(`${bench.name} has no curve; these have one: ${drawn.join(", ")}`);
+  }
+  if (typeof plot === "string" && typeof results === "string") {
+    writeFileSync(plot, pictureOf(bench, readResult(results, bench.name)));
+    return 0;
   }
   const report = await bench.run({
     option: (name) => {
@@ -122,6 +138,7 @@ async function main(args: readonly string[]): Promise<number> {
   const { model, bars, details } = report;
   const line = { bench: bench.name, commit: await commit(), hardware: await hardware(), model, bars, ...details };
   console.log(JSON.stringify(line));
+  if (typeof plot === "string") writeFileSync(plot, pictureOf(bench, line));
   return bars.every(({ ok }) => ok) ? 0 : 1;
 }
 

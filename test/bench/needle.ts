@@ -12,6 +12,7 @@ import { startTestServer } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";
 import { type EvalQuestion, evalRequest, readEvalQuestions } from "./support/eval-sets.ts";
+import type { Plot } from "./support/plot.ts";
 
 const lengths = ["256", "512", "1k", "2k", "4k", "8k", "16k"] as const;
 const defaultArities = [2, 4, 8];
@@ -165,6 +166,28 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   };
 }
 
+const tokensOf = (length: string): number =>
+  length.endsWith("k") ? 1_024 * Number.parseInt(length, 10) : Number.parseInt(length, 10);
+
+function plot({ results }: { readonly results?: unknown }): Omit<Plot, "source"> {
+  const drawn = results as readonly LengthResult[];
+  const arms = Object.keys(drawn[0]?.scores ?? {});
+  const shares = [0, 20, 40, 60, 80, 100];
+  return {
+    title: "Names found in hay of some length",
+    x: {
+      label: "tokens of hay",
+      ticks: drawn.map(({ length }) => [tokensOf(length), length] as const),
+      isLogarithmic: true,
+    },
+    y: { label: "names found", ticks: shares.map((share) => [share, `${share} %`] as const), isLogarithmic: false },
+    series: arms.map((name) => ({
+      name,
+      points: drawn.map(({ length, scores }) => [tokensOf(length), 100 * (scores[name]?.found ?? 0)] as const),
+    })),
+  };
+}
+
 export const needleBench: Bench = {
   name: "needle",
   summary: "Names found in 256 to 16k tokens of hay, by one query over all of it and by a tree of small ones",
@@ -174,4 +197,5 @@ export const needleBench: Bench = {
     samples: "N  at most so many of each length (24)",
   },
   run,
+  plot,
 };

@@ -10,6 +10,7 @@ import { SpanQueryClient } from "../../gateway/client/span-query-client.ts";
 import type { QueryJson } from "../../gateway/query/wire.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { decades, type Plot } from "./support/plot.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
 
@@ -188,9 +189,38 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   };
 }
 
+/** The candidates of the picture: the longer ones. */
+const plottedTokens = 512;
+
+function plot({ cells }: { readonly cells?: unknown }): Omit<Plot, "source"> {
+  const drawn = (cells as readonly Cell[]).filter(({ outputTokens }) => outputTokens === plottedTokens);
+  const series = (["computed", "reused"] as const).map((side) => ({
+    name: side,
+    points: drawn.map((cell) => [cell.fanOut, median(cell[side].map(({ judgeMs }) => judgeMs))] as const),
+  }));
+  return {
+    title: `A judge over candidates of ${plottedTokens} tokens`,
+    x: {
+      label: "candidates that the judge reads",
+      ticks: drawn.map(({ fanOut }) => [fanOut, String(fanOut)] as const),
+      isLogarithmic: true,
+    },
+    y: {
+      label: "the judge's time to first token, in the worker",
+      ticks: decades(
+        series.flatMap(({ points }) => points.map(([, ms]) => ms)),
+        " ms",
+      ),
+      isLogarithmic: true,
+    },
+    series,
+  };
+}
+
 export const nestedBench: Bench = {
   name: "nested",
   summary: "TTFT of a query whose judge reads 1 to 24 generated candidates, their KV reused or computed again",
   options: { "fan-outs": `LIST  comma-separated, of ${fanOuts.join(", ")} (all)` },
   run,
+  plot,
 };

@@ -7,6 +7,7 @@ import { askChat, type ChatAnswer } from "../../gateway/cli/support/operations.t
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { readEvalQuestions } from "./support/eval-sets.ts";
+import { decades, type Plot, powersOfTwo } from "./support/plot.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
 
@@ -158,8 +159,33 @@ async function run({ say }: BenchContext): Promise<BenchReport> {
   };
 }
 
+/** The fragments of the picture: those whose prompts are the longest. */
+const plottedTokens = 512;
+const plotNames: Readonly<Record<Mode, string>> = { prepared: "prepared", cold: "computed anew", plain: "one chain" };
+
+function plot({ cells }: { readonly cells?: unknown }): Omit<Plot, "source"> {
+  const drawn = (cells as readonly Cell[]).filter(({ fragmentTokens }) => fragmentTokens === plottedTokens);
+  const series = (["plain", "cold", "prepared"] as const).map((mode) => ({
+    name: plotNames[mode],
+    points: drawn.map(({ fragmentCount, ttftMs }) => [fragmentCount, ttftMs[mode]] as const),
+  }));
+  const counts = drawn.map(({ fragmentCount }) => fragmentCount);
+  const times = series.flatMap(({ points }) => points.map(([, ms]) => ms));
+  return {
+    title: `Time to first token over fragments of ${plottedTokens} tokens`,
+    x: {
+      label: "fragments in the prompt",
+      ticks: powersOfTwo(Math.min(...counts), Math.max(...counts)),
+      isLogarithmic: true,
+    },
+    y: { label: "time to first token, from HTTP", ticks: decades(times, " ms"), isLogarithmic: true },
+    series,
+  };
+}
+
 export const ragBench: Bench = {
   name: "rag",
   summary: "TTFT of a question over prepared fragments against computing them, 1 to 32 fragments",
   run,
+  plot,
 };

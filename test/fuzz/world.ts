@@ -169,7 +169,7 @@ class Objects {
       id: model,
       page: "limits",
       resource: "chat",
-      picture: "none.svg",
+      picture: "rag.svg",
       asset: "main.js",
     };
   }

@@ -66,12 +66,24 @@ async function checked(input: CommandInput): Promise<void> {
 export const benchCommand: Command = {
   name: "bench",
   summary: "Run one of the project's benchmarks; the last line is a JSON object.",
-  usage: "NAME | --list",
-  flags: { list: { type: "boolean", description: "Name them all." } },
+  usage: "NAME [--plot FILE.svg] | --list",
+  flags: {
+    list: { type: "boolean", description: "Name them all." },
+    plot: { type: "string", value: "FILE", description: "Draws what was measured, where it is a curve, as SVG." },
+    results: {
+      type: "string",
+      value: "FILE",
+      description: "For --plot: draws a result that was kept, and runs nothing.",
+    },
+  },
   async run(input) {
     const script = `${repositoryRoot}/test/bench/main.ts`;
     if (!(await Bun.file(script).exists())) throw new CommandError("the benchmarks are not part of this installation");
-    const args = input.isSet("list") ? ["--list"] : input.positionals;
+    const flags = ["plot", "results"].flatMap((name) => {
+      const value = input.text(name);
+      return value === undefined ? [] : [`--${name}`, value];
+    });
+    const args = input.isSet("list") ? ["--list"] : [...input.positionals, ...flags];
     const child = Bun.spawn([process.execPath, script, ...args], { stdio: ["inherit", "inherit", "inherit"] });
     return await child.exited;
   },

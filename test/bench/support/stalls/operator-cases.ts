@@ -176,7 +176,7 @@ const watchingCases: readonly StallCase[] = [
   plainCase("GET /docs/style.css", "the style"),
   madeCase("GET /docs/{page}", "the longest", async () => "/docs/measurements"),
   madeCase("GET /docs/api/{resource}", "the longest", async () => "/docs/api/messages"),
-  madeCase("GET /docs/pictures/{picture}", "one that is not there", async () => "/docs/pictures/none.svg"),
+  madeCase("GET /docs/pictures/{picture}", "one", async () => "/docs/pictures/needle.svg"),
   plainCase("GET /openapi.json", "the document"),
 ];
 
