@@ -50,6 +50,8 @@ export const limits = {
   promptFiles: 16,
   documentIdChars: 128,
   titleChars: 512,
+  /** The least that a row of sparse decoding may choose. */
+  leastSparseTokens: 16,
   /** Where a search result comes from: a URL, mostly. */
   sourceChars: 2_048,
   stopStrings: 16,

@@ -1,5 +1,7 @@
 /** The worker's configuration: environment -> one frozen object. The gateway's supervisor sets these. */
 import { z } from "zod";
+import { limits } from "./contract/limits.ts";
+import { forcedTokens, type ServedMode, servedModes } from "./contract/sparse.ts";
 import { mx8Group } from "./contract/units.ts";
 
 const number = (min: number, max: number) => {
@@ -24,6 +26,11 @@ const schema = z.object({
     .default("deferred"),
   SPANGATE_KV_BYTES: number(1 << 20, 2 ** 42).optional(),
   SPANGATE_KV_HOST_BYTES: int(0, 2 ** 42, 0),
+  SPANGATE_SPARSE: z.enum(["off", ...servedModes], { error: 'must be "off", "now" or "ahead"' }).default("off"),
+  SPANGATE_SPARSE_TOKENS: int(16, limits.maxRequestTokens, 2_048),
+  SPANGATE_SPARSE_FROM: int(0, limits.maxRequestTokens, 16_384),
+  // 2 bits chose as well in a trial; they wait for a real model's proof.
+  SPANGATE_SPARSE_SHADOW_BITS: z.enum(["4"], { error: 'must be "4"' }).default("4"),
   SPANGATE_BLOCK_TOKENS: int(4, 128, 16).refine(
     (value) => Number.isInteger(Math.log2(value)),
     "must be a power of two",
@@ -71,8 +78,22 @@ export interface WorkerConfig {
   readonly maxRunningRequests: number;
   readonly maxWaitingRequests: number;
   readonly isa: "amx" | "avx512" | "avx2" | "reference" | undefined;
+  /** Rows of answers over long contexts choose what they read; undefined: they read all they see. */
+  readonly sparse: SparseConfig | undefined;
   /** Whether the engine derives its bookkeeping anew after each step and compares (engine/invariants.ts). */
   readonly checksInvariants: boolean;
+}
+
+export interface SparseConfig {
+  /** What rows do unless their request says otherwise; "ahead" allows both modes. */
+  readonly mode: ServedMode;
+  /** Tokens that a row chooses, and the most that a request may ask for. */
+  readonly tokens: number;
+  /** The most that a row can choose, forced ones with them. */
+  readonly listTokens: number;
+  /** Requests of fewer tokens, prompt and answer, read all of them. */
+  readonly fromTokens: number;
+  readonly shadowBits: 4;
 }
 
 /** A setting that the worker cannot run with. */
@@ -128,6 +149,25 @@ function refuseWithMx8(values: z.infer<typeof schema>): void {
   }
 }
 
+/** What rows that choose do not go with. @throws WorkerSettingError */
+function refuseWithSparse(values: z.infer<typeof schema>): void {
+  const refused = (problem: string) =>
+    new WorkerSettingError("SPANGATE_SPARSE", `${values.SPANGATE_SPARSE} ${problem}`);
+  if (values.SPANGATE_DEVICE !== "cpu") {
+    throw refused(`is for the CPU so far, and ${values.SPANGATE_DEVICE} reads all of a context; leave it out`);
+  }
+  if (values.SPANGATE_KV_POSITIONS === "relocate") {
+    throw refused("does not go with SPANGATE_KV_POSITIONS relocate, which moves K; leave one of them out");
+  }
+}
+
+/** @param slides some layers see a window of the newest tokens alone. @throws WorkerSettingError */
+export function assertSparseFits({ sparse }: WorkerConfig, slides: boolean): void {
+  if (sparse === undefined || !slides) return;
+  const problem = "the model has layers of a sliding window, which read little as they are";
+  throw new WorkerSettingError("SPANGATE_SPARSE", `${sparse.mode}: ${problem}; leave it out`);
+}
+
 /** A GPU has mx8 in parts of so many tokens (kernels/cuda/mx8.cuh), and reads it in heads of so many dimensions. */
 const mx8BlockTokens = 16;
 const mx8GpuHeads: readonly number[] = [64, 128];
@@ -170,6 +210,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
   else refuseOnCpu(values);
   const isMx8 = values.SPANGATE_KV_CODEC === "mx8";
   if (isMx8) refuseWithMx8(values);
+  const sparse = sparseConfigOf(values);
   const defaults = stepDefaults[cudaIndex === undefined ? "cpu" : "cuda"];
   const stepTokens = values.SPANGATE_STEP_TOKENS ?? defaults.stepTokens;
   if (stepTokens < values.SPANGATE_MAX_RUNNING) {
@@ -193,6 +234,18 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     maxRunningRequests: values.SPANGATE_MAX_RUNNING,
     maxWaitingRequests: values.SPANGATE_MAX_WAITING,
     isa: values.SPANGATE_ISA,
+    sparse,
     checksInvariants: values.SPANGATE_DEBUG === "1",
   });
+}
+
+/** Forced tokens of so many spans fit beside what is chosen; a request of more spans reads all it sees. */
+const mostForcedSpans = 512;
+
+function sparseConfigOf(values: z.infer<typeof schema>): SparseConfig | undefined {
+  const { SPANGATE_SPARSE: mode, SPANGATE_SPARSE_TOKENS: tokens, SPANGATE_SPARSE_FROM: fromTokens } = values;
+  if (mode === "off") return undefined;
+  refuseWithSparse(values);
+  const listTokens = tokens + forcedTokens.prompt + forcedTokens.span * mostForcedSpans;
+  return { mode, tokens, listTokens, fromTokens, shadowBits: 4 };
 }

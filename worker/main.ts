@@ -2,11 +2,13 @@
  * The worker process: one device, tokens and tensors only. Speaks the messages of contract/messages.ts with
  * the gateway that started it, and ends when that gateway is gone.
  */
+
 import { giveWay } from "./base/give-way.ts";
-import { parseWorkerConfig, type WorkerConfig } from "./config.ts";
+import { parseWorkerConfig, type SparseConfig, type WorkerConfig } from "./config.ts";
 import type { WorkerMessage, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
 import { type PipedMessage, type PipedSubmit, planOfPiped } from "./contract/piped-plan.ts";
+import { servedModes } from "./contract/sparse.ts";
 import type { EngineOptions } from "./engine/limits.ts";
 import { Engine } from "./engine/loop.ts";
 import { rowCostTokens } from "./model/row-cost.ts";
@@ -29,6 +31,7 @@ async function open(config: WorkerConfig): Promise<Engine> {
     eosTokenIds: opened.model.eosTokenIds,
     limits: { ...config, rowCostTokens: rowCostTokens(opened.model.config) },
     positions: config.kvPositions,
+    ...(config.sparse && { sparse: { fromTokens: config.sparse.fromTokens } }),
     modelDigest: opened.model.digest,
     debug: config.checksInvariants,
     clock: () => performance.now(),
@@ -86,18 +89,26 @@ function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBa
   const { blockTokens } = backend.shape;
   const format = engine.tiers.disk?.format;
   const { hostBlocks } = backend;
+  const { sparse: choosing, ...shape } = backend.shape;
   return {
+    ...(config.sparse && choosing && { sparse: sparseCard(config.sparse, choosing) }),
     ...(hostBlocks && { hostKv: { blockCount: hostBlocks.slots.length, bytesPerBlock: hostBlocks.format.bytes } }),
     ...(format && { kvFormat: { name: format.name, blockTokens, blockBytes: format.bytes } }),
     id: config.modelName || model.id,
     digest: model.digest,
-    ...backend.shape,
+    ...shape,
     stepPromptTokens: config.prefillTokensBesideDecodes,
     eosTokenIds: model.eosTokenIds,
     samplingDefaults: model.samplingDefaults,
     numericMode,
     backend: backend.name,
   };
+}
+
+type Choosing = NonNullable<OpenBackend["backend"]["shape"]["sparse"]>;
+
+function sparseCard({ mode, tokens }: SparseConfig, { modes }: Choosing): ModelCard["sparse"] {
+  return { modes: servedModes.filter((served) => modes.includes(served)), mode, mostTokens: tokens };
 }
 
 // Without the gateway nobody hears us; KV in memory is all that is lost.

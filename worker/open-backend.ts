@@ -1,6 +1,6 @@
 /** The backend that the configuration names, with the model it serves. */
-import type { Backend } from "./backend/backend.ts";
-import { assertHeadFits, assertLayersRun, type WorkerConfig } from "./config.ts";
+import type { Backend, SparseOptions } from "./backend/backend.ts";
+import { assertHeadFits, assertLayersRun, assertSparseFits, type WorkerConfig, WorkerSettingError } from "./config.ts";
 import { usualCpuKvBytes } from "./memory-plan.ts";
 import { cpuOnlyPart, type LoadedModel, loadModel } from "./model/load.ts";
 
@@ -30,10 +30,22 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
   const mode = modeOf(numericMode({ ...config, dense }), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
+  assertSparseFits(config, model.config.window !== undefined);
   const kvBytes = config.kvBytes ?? usualCpuKvBytes({ ...config, dense }, model);
   const { stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
-  const backend = await CpuBackend.open(model, { ...config, dense, kvBytes, maxRows, maxLogitRows, kernels });
+  const sparse = sparseOptionsOf(config);
+  const options = { ...config, dense, kvBytes, maxRows, maxLogitRows, kernels, sparse };
+  const backend = await CpuBackend.open(model, options);
+  if (sparse !== undefined && backend.shape.sparse === undefined) {
+    throw new WorkerSettingError("SPANGATE_SPARSE", `${backend.name} reads all of a context; leave it out`);
+  }
   return { backend, model, numericMode: mode, residentKvBytes: () => backend.residentKvBytes() };
+}
+
+function sparseOptionsOf({ sparse, maxRunningRequests: seats }: WorkerConfig): SparseOptions | undefined {
+  if (sparse === undefined) return undefined;
+  const { listTokens, shadowBits, mode } = sparse;
+  return { seats, listTokens, shadowBits, rings: mode === "ahead" };
 }
 
 async function openCuda(config: WorkerConfig, index: number): Promise<OpenBackend> {

@@ -29,8 +29,29 @@ export interface SpangateReport {
   readonly prepared: { readonly tokens: number; readonly computed_tokens: number };
   /** With `reuse: "blend"`: tokens whose KV was copied, and those of them that were computed again. */
   readonly blend?: { readonly tokens: number; readonly recomputed_tokens: number };
+  /** What sparse decoding did; absent: every row read all it saw. */
+  readonly sparse?: SparseSummary;
   /** Absent: the prompts had nothing to cite. */
   readonly citations?: readonly QuotedSource[];
+}
+
+/** Counted where rows chose what they read, over all generations together. A list is of a layer and KV head. */
+export interface SparseSummary {
+  readonly mode: "now" | "ahead";
+  /** Tokens that a row chose at most. */
+  readonly selected_tokens: number;
+  /** Tokens of answers whose rows chose, and of those whose rows read all they saw. */
+  readonly steps: number;
+  readonly dense_steps: number;
+  /** Lists that were chosen, and those that the row's own query chose again. */
+  readonly refreshes: number;
+  readonly chosen_again: number;
+  /** Tokens copied to be read, over all lists. */
+  readonly changed: number;
+  readonly rectified_tokens: number;
+  /** Part of the attention weights that was read, and part of the exact choice that was chosen; null: not measured. */
+  readonly mass: number | null;
+  readonly overlap: number | null;
 }
 
 /** A sentence of an answer that rests on a sentence of a document. */

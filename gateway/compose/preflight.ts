@@ -4,6 +4,7 @@ import { programPath } from "../../places/places.ts";
 import {
   assertHeadFits,
   assertLayersRun,
+  assertSparseFits,
   parseWorkerConfig,
   type WorkerConfig,
   WorkerSettingError,
@@ -91,6 +92,7 @@ export function checkModelFits(config: Config, env: Environment, model: ModelCon
   lookAtWorkers(config, env, (worker) => {
     assertHeadFits(worker, model.headDim);
     assertLayersRun(worker, cpuOnlyPart(model));
+    assertSparseFits(worker, model.window !== undefined);
   });
 }
 

@@ -79,7 +79,7 @@ export function submitMessage(
   reuse: boolean,
   owners: PlanOwners,
 ): SubmitMessage {
-  const { plan, params, closeTokenIds, retention } = request;
+  const { plan, params, closeTokenIds, retention, sparse } = request;
   return {
     type: "submit",
     requestId: workerRequestId,
@@ -89,6 +89,7 @@ export function submitMessage(
     owners,
     ...(retention !== undefined && { retention: retentionOf[retention] }),
     ...(closeTokenIds !== undefined && { closeTokenIds }),
+    ...(sparse !== undefined && { sparse }),
     ...(lookUp !== undefined && { tellFound: true }),
   };
 }
@@ -107,11 +108,19 @@ export function restarted(entry: InFlight): void {
 /** The end of a request as its worker reported it. */
 export function reportedEnd(
   { request, workerId = "", lookUp, clock }: InFlight,
-  { reason, usage, timings, spans, blend, foundTokens = [] }: Extract<WorkerMessage, { readonly type: "finished" }>,
+  {
+    reason,
+    usage,
+    timings,
+    spans,
+    blend,
+    sparse,
+    foundTokens = [],
+  }: Extract<WorkerMessage, { readonly type: "finished" }>,
 ): FinishedEvent {
   const misses = lookUp && missReports(request.plan.runs, lookUp, foundTokens);
   const times = clock.ended(timings.queueMs);
-  return { type: "finished", reason, usage, timings, times, spans, blend, misses, workerId };
+  return { type: "finished", reason, usage, timings, times, spans, blend, sparse, misses, workerId };
 }
 
 /**

@@ -28,6 +28,7 @@ const menuPages: readonly DocsPage[] = [
   page("Use", "cli", "The command line", "Every command, web sites and buckets as sources, backups."),
   page("Use", "console", "The console", "The page for browsers: who signs in how, and what is on it."),
   page("Run", "operations", "Operations", "Installing, every setting, memory, watching, data, buckets, GPUs."),
+  page("Run", "sparse", "Sparse decoding", "Long answers over long contexts that read what they choose."),
   page("Run", "promises", "Promises", "What holds whatever happens, and which test holds it."),
   page("Run", "limits", "Limits", "What Spangate does not do, and where it stops."),
   page("Understand", "measurements", "Measurements", "Every figure, with its command, hardware and what was sent."),

@@ -2,6 +2,7 @@
 import type { z } from "zod";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { ApiError } from "../base/errors.ts";
+import { checkSparse } from "../generate/sparse.ts";
 import { childrenOf, type GenerateOptions, type Query } from "../query/ir.ts";
 import { requireModel } from "./params.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";
@@ -52,8 +53,14 @@ export function checkQuery(root: Query, card: ModelCard, filters: z.ZodType): vo
   visit(root, "$");
 }
 
-function checkOptions({ model, reuse }: GenerateOptions, card: ModelCard, path: string): void {
+function checkOptions({ model, reuse, sparse }: GenerateOptions, card: ModelCard, path: string): void {
   requireModel(card, model, `${path}.model`);
+  checkSparse(card, sparse, `${path}.sparse`);
+  if (reuse === "blend" && sparse !== undefined && sparse !== false) {
+    const param = `${path}.sparse`;
+    const why = 'blended KV is an approximation already; leave one of them out, or write "reuse": "exact"';
+    throw new ApiError("invalid_value", { message: `${param}: does not go with "reuse": "blend": ${why}.`, param });
+  }
   if (reuse !== "blend" || card.blends !== false) return;
   const param = `${path}.reuse`;
   const why = "this server holds KV in mx8 (SPANGATE_KV_CODEC), where nothing is blended";

@@ -14,6 +14,7 @@ import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request
 import { generate } from "../generate/completion.ts";
 import { completionTokens } from "../generate/context-budget.ts";
 import type { CompletionEvent, EndEvent } from "../generate/events.ts";
+import { sparseParams } from "../generate/sparse.ts";
 import type { LowerDocument } from "../lower/plan.ts";
 import type { GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
@@ -81,7 +82,7 @@ interface Ready {
   readonly seed: number;
 }
 
-type Submission = Pick<DispatchRequest, "plan" | "params" | "reuse" | "restartable" | "closeTokenIds">;
+type Submission = Pick<DispatchRequest, "plan" | "params" | "reuse" | "restartable" | "closeTokenIds" | "sparse">;
 
 export class TreeRun {
   readonly report: TreeReport;
@@ -152,9 +153,10 @@ export class TreeRun {
     const { lowered, maxTokens, seed } = await starting;
     const { plan, closeTokenIds } = lowered;
     const { options } = generateOf(node);
+    const sparse = sparseParams(this.#deps.card, options.sparse, plan);
     const sample = async (slot: number, index: number): Promise<GeneratedOutput> => {
       const params = generateParams(options, maxTokens, seed, index, path);
-      const submission = { plan, params, reuse: true, restartable: true, closeTokenIds };
+      const submission = { plan, params, reuse: true, restartable: true, closeTokenIds, sparse };
       const onRunEnd = (end: EndEvent): void =>
         this.report.ended(slot, { path, place, index, end: asShown(end, lowered.promptTokens) });
       const { tokenIds } = await this.#submitOutput(submission, options.stop ?? [], onRunEnd);
@@ -221,13 +223,15 @@ export class TreeRun {
   }
 
   async *#choice(outer: Inner, ready: Ready, slot: number, index: number): AsyncGenerator<CompletionEvent, void> {
-    const { dispatcher, tokenBytes } = this.#deps;
+    const { dispatcher, tokenBytes, card } = this.#deps;
     const { reuse, restartable } = this.#job;
     const { options } = generateOf(outer.node);
     using _hold = await this.#slots.enter(this.#job.signal);
     try {
       const params = generateParams(options, ready.maxTokens, ready.seed, index, outer.path);
-      const request = this.#request({ plan: ready.lowered.plan, params, reuse, restartable });
+      const { plan } = ready.lowered;
+      const sparse = sparseParams(card, options.sparse, plan);
+      const request = this.#request({ plan, params, reuse, restartable, sparse });
       const shown = (end: EndEvent): EndEvent => asShown(end, ready.lowered.promptTokens);
       const onRunEnd = (end: EndEvent): void =>
         this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end: shown(end) });

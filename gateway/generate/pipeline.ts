@@ -23,6 +23,7 @@ import { checkPromptIds, checkTokenIds, completionTokens, tokenCount } from "./c
 import type { EndEvent } from "./events.ts";
 import { type AnswerSources, planDocuments, type ReadFiles, readDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
+import { checkSparse, sparseParams } from "./sparse.ts";
 import { type OpenedThinking, openThinking } from "./thinking.ts";
 
 export interface ChatJob extends Job {
@@ -162,6 +163,7 @@ export class Pipeline {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
     checkTokenIds(card, { ...request.params, sampling });
+    checkSparse(card, request.sparse, "spangate.sparse");
     const ender = new AbortController();
     const signal = AbortSignal.any([outer, ender.signal]);
     const submit = ({ plan, maxTokens }: (typeof runs)[number], index: number) =>
@@ -183,6 +185,7 @@ export class Pipeline {
         goesOn: reading.goesOn,
         reuse: request.reuse,
         retention: request.retention,
+        sparse: sparseParams(card, request.sparse, plan),
         // All choices share the prompt, so only the first one reports why KV was not found.
         diagnose: request.diagnose && index % request.choiceCount === 0,
         readAtMs,

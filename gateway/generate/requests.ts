@@ -8,6 +8,7 @@ import type { TemplateVariables } from "../text/template-probe.ts";
 import type { AnswerFormat } from "../tools/answer-rules.ts";
 import type { ToolUse } from "../tools/tool-use.ts";
 import type { RequestDocument } from "./plan-documents.ts";
+import type { SparseWish } from "./sparse.ts";
 
 export interface FileSearch {
   readonly vectorStoreIds: readonly string[];
@@ -57,6 +58,8 @@ export interface ChatRequest extends PromptRequest {
   readonly stops: readonly string[];
   readonly cacheKey: string | undefined;
   readonly reuse: boolean;
+  /** Whether rows of the answer may choose what they read; absent: as the server has it. */
+  readonly sparse?: SparseWish | undefined;
   /** How long the request's KV is kept after this use; absent: as long as there is space. */
   readonly retention?: RetentionTime | undefined;
   /** Whether the answer reports why KV was not found. */

@@ -60,6 +60,8 @@ export interface GenerateOptions {
   readonly reuse?: "exact" | "blend";
   /** Share of the blended tokens that is recomputed with full visibility, 0 to 1. Absent: 0.15. */
   readonly recomputeRatio?: number;
+  /** Whether rows of the output may choose what they read (sparse decoding). Absent: as the server has it. */
+  readonly sparse?: boolean | { readonly tokens?: number; readonly mode?: "now" | "ahead" };
   /** Allows a judge over many commutative children to become a tree of judges over `arity` children each. */
   readonly reduce?: { readonly arity: number };
 }

@@ -26,6 +26,7 @@ export const queryLimits = {
   /** Greatest sum of max_tokens over all runs. A run without max_tokens counts as none. */
   askedTokens: 1_048_576,
   maxTokens: 131_072,
+  leastSparseTokens: 16,
   maxTemperature: 2,
   maxPenalty: 2,
   minRepetitionPenalty: 0.01,

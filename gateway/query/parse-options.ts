@@ -5,6 +5,7 @@ import {
   type Fields,
   fieldsOf,
   integerOf,
+  isObject,
   listOf,
   numberOf,
   oneOf,
@@ -19,7 +20,7 @@ import { queryLimits as limits } from "./limits.ts";
 const optionNames = [
   ...["model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty"],
   ...["frequency_penalty", "repetition_penalty", "min_tokens", "ignore_eos", "expose", "reuse", "recompute_ratio"],
-  "reduce",
+  ...["reduce", "sparse"],
 ];
 
 /** Model options of OpenAI, vLLM or spnl that this server refuses, since it would otherwise accept and ignore them. */
@@ -28,13 +29,14 @@ const unsupported: ReadonlySet<string> = new Set([
   ...["echo", "function_call", "functions", "guided_choice", "guided_grammar", "guided_json", "guided_regex"],
   ...["length_penalty", "logit_bias", "logprobs", "max_completion_tokens", "messages", "metadata", "modalities", "n"],
   ...["parallel_tool_calls", "prediction", "priority", "prompt_cache_key", "prompt_logprobs", "reasoning_effort"],
-  ...["response_format", "service_tier", "sparse", "stop_token_ids", "store", "stream", "stream_options"],
+  ...["response_format", "service_tier", "stop_token_ids", "store", "stream", "stream_options"],
   ...["structured_outputs", "tool_choice", "tools", "top_logprobs", "use_beam_search", "user", "verbosity"],
 ]);
 
 const generateFields = { known: new Set([...optionNames, "input"]), unsupported };
 const mapFields = { known: new Set(optionNames), unsupported };
 const reduceFields = { known: new Set(["arity"]) };
+const sparseFields = { known: new Set(["tokens", "mode"]) };
 
 /** The fields in the body of `{"g": {…}}`; the input is not parsed. */
 export const generateFieldsOf = (value: unknown, path: string): Fields => fieldsOf(value, path, generateFields);
@@ -72,6 +74,7 @@ export function optionsOf(fields: Fields, path: string): GenerateOptions {
     reuse: get("reuse", (v, at) => oneOf(v, at, ["exact", "blend"])),
     recomputeRatio: number("recompute_ratio", unit),
     reduce: get("reduce", reduceOf),
+    sparse: get("sparse", sparseOf),
   };
   if (options.maxTokens > 0 && (options.minTokens ?? 0) > options.maxTokens) {
     refuse(`${path}.min_tokens`, "is more than max_tokens");
@@ -101,6 +104,16 @@ function reduceOf(value: unknown, path: string): { readonly arity: number } {
   const fields = fieldsOf(value, path, reduceFields);
   const range = { min: limits.minReduceArity, max: limits.maxReduceArity };
   return { arity: integerOf(required(fields, "arity", path), `${path}.arity`, range) };
+}
+
+function sparseOf(value: unknown, path: string): NonNullable<GenerateOptions["sparse"]> {
+  if (typeof value === "boolean") return value;
+  if (!isObject(value)) refuse(path, `must be true, false or an object, not ${describe(value)}`);
+  const fields = fieldsOf(value, path, sparseFields);
+  const range = { min: limits.leastSparseTokens, max: limits.maxTokens };
+  const tokens = optional(fields, "tokens", path, (v, at) => integerOf(v, at, range));
+  const mode = optional(fields, "mode", path, (v, at) => oneOf(v, at, ["now", "ahead"] as const));
+  return { ...(tokens !== undefined && { tokens }), ...(mode !== undefined && { mode }) };
 }
 
 /** Removes the fields of absent options, so that equal options are equal objects. */

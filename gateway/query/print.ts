@@ -143,6 +143,7 @@ export function printOptions(options: GenerateOptions): JsonObject {
     reuse: options.reuse,
     recompute_ratio: options.recomputeRatio,
     reduce: options.reduce === undefined ? undefined : { arity: options.reduce.arity },
+    sparse: typeof options.sparse === "object" ? { ...options.sparse } : options.sparse,
   };
   const given: Record<string, JsonValue> = {};
   for (const [name, value] of Object.entries(fields)) if (value !== undefined) given[name] = value;

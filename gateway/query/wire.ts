@@ -24,6 +24,8 @@ export interface GenerateOptionsJson {
   readonly reuse?: "exact" | "blend" | null;
   /** Share of the blended tokens that is computed again, 0 to 1. */
   readonly recompute_ratio?: number | null;
+  /** Whether rows of the output may choose what they read; absent: as the server has it. */
+  readonly sparse?: boolean | { readonly tokens?: number | null; readonly mode?: "now" | "ahead" | null } | null;
   /** Lets a judge over many commutative children become a tree of judges over `arity` children each. */
   readonly reduce?: { readonly arity: number } | null;
 }

@@ -33,6 +33,27 @@ export const workerSettings = {
     meaning:
       "or `relocate`: K is stored at absolute positions and moved to where a request wants it; a baseline for comparison",
   },
+  SPANGATE_SPARSE: {
+    value: "MODE",
+    byDefault: "`off`",
+    meaning:
+      "or `now`, or `ahead`: tokens of answers over long contexts choose what they read ([sparse decoding](sparse.md)); an approximation. On the CPU alone; not with `relocate`, nor for models with sliding windows. `ahead` lets requests ask for `now` too",
+  },
+  SPANGATE_SPARSE_TOKENS: {
+    value: "N",
+    byDefault: "2048",
+    meaning: "how many each of them chooses, and the most that a request may ask for",
+  },
+  SPANGATE_SPARSE_FROM: {
+    value: "N",
+    byDefault: "16384",
+    meaning: "requests of fewer tokens, prompt and answer together, read all of them",
+  },
+  SPANGATE_SPARSE_SHADOW_BITS: {
+    value: "BITS",
+    byDefault: "4",
+    meaning: "of a number of K's copy that tokens are chosen by; 4 is all there is so far",
+  },
   SPANGATE_BLOCK_TOKENS: {
     value: "N",
     byDefault: "16",

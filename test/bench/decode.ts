@@ -98,7 +98,15 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const mode = numericMode({ ...config, dense });
   const model = loadModel(config.modelFolder, mode);
   const { kvBytes = 2 ** 30, stepTokens: maxRows } = config;
-  const backend = await CpuBackend.open(model, { ...config, dense, kvBytes, maxRows, maxLogitRows: 64, kernels });
+  const backend = await CpuBackend.open(model, {
+    ...config,
+    sparse: undefined,
+    dense,
+    kvBytes,
+    maxRows,
+    maxLogitRows: 64,
+    kernels,
+  });
   const bench = new DecodeBench(backend, model.digest, config.stepTokens);
   const rows: Row[] = [];
   for (const batchSize of batchSizes) {

@@ -46,6 +46,13 @@ const optionsArbitrary: fc.Arbitrary<GenerateOptions> = fc.record(
     reuse: fc.constantFrom("exact", "blend"),
     recomputeRatio: within(0, 1),
     reduce: fc.record({ arity: fc.integer({ min: 2, max: 1024 }) }),
+    sparse: fc.oneof(
+      fc.boolean(),
+      fc.record(
+        { tokens: fc.integer({ min: 16, max: 9_000 }), mode: fc.constantFrom("now", "ahead") },
+        { requiredKeys: [] },
+      ),
+    ),
   },
   { requiredKeys: ["model", "maxTokens", "temperature"] },
 );

@@ -97,6 +97,7 @@ test("reads every option of a generate", () => {
     ...{ model: "m", max_tokens: 9, temperature: 1.5, top_p: 0.9, top_k: 40, min_p: 0.1, seed: -7 },
     ...{ stop: ["x", "y"], presence_penalty: -2, frequency_penalty: 2, repetition_penalty: 1.1, min_tokens: 9 },
     ...{ ignore_eos: true, expose: "output", reuse: "blend", recompute_ratio: 0.2, reduce: { arity: 4 } },
+    sparse: { tokens: 64, mode: "ahead" },
   };
   expect(parseQuery({ g: { ...g, input: { user: "a" } } })).toStrictEqual({
     kind: "generate",
@@ -104,6 +105,7 @@ test("reads every option of a generate", () => {
       ...{ model: "m", maxTokens: 9, temperature: 1.5, topP: 0.9, topK: 40, minP: 0.1, seed: -7 },
       ...{ stop: ["x", "y"], presencePenalty: -2, frequencyPenalty: 2, repetitionPenalty: 1.1, minTokens: 9 },
       ...{ ignoreEos: true, expose: "output", reuse: "blend", recomputeRatio: 0.2, reduce: { arity: 4 } },
+      sparse: { tokens: 64, mode: "ahead" },
     },
     input: a,
   });

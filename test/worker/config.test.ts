@@ -1,6 +1,6 @@
 /** The worker's settings: bounds, and errors that name the variable. */
 import { expect, test } from "bun:test";
-import { assertHeadFits, assertLayersRun, parseWorkerConfig } from "../../worker/config.ts";
+import { assertHeadFits, assertLayersRun, assertSparseFits, parseWorkerConfig } from "../../worker/config.ts";
 
 const folder = { SPANGATE_MODEL: "model" };
 
@@ -53,7 +53,30 @@ test("mx8 is a way to hold KV, of heads that are whole groups", () => {
   for (const headDim of [32, 96]) expect(() => assertHeadFits(onGpu, headDim)).toThrow("heads of 64 or 128 dimensions");
 });
 
+test("rows choose what they read where it is asked for, and not in layers that slide", () => {
+  expect(parseWorkerConfig(folder).sparse).toBeUndefined();
+  assertSparseFits(parseWorkerConfig(folder), true);
+  const config = parseWorkerConfig({ ...folder, SPANGATE_SPARSE: "ahead" });
+  expect(config.sparse).toEqual({ mode: "ahead", tokens: 2_048, listTokens: 3_076, fromTokens: 16_384, shadowBits: 4 });
+  assertSparseFits(config, false);
+  const refused =
+    "SPANGATE_SPARSE: ahead: the model has layers of a sliding window, which read little as they are; leave it out";
+  expect(() => assertSparseFits(config, true)).toThrow(refused);
+  const own = { SPANGATE_SPARSE: "now", SPANGATE_SPARSE_TOKENS: "64", SPANGATE_SPARSE_FROM: "0" };
+  expect(parseWorkerConfig({ ...folder, ...own }).sparse).toMatchObject({ mode: "now", tokens: 64, fromTokens: 0 });
+});
+
 test.each([
+  [{ SPANGATE_SPARSE: "on" }, 'SPANGATE_SPARSE: must be "off", "now" or "ahead"'],
+  [{ SPANGATE_SPARSE_TOKENS: "0" }, "SPANGATE_SPARSE_TOKENS: must be a number from 16 to 131072"],
+  [{ SPANGATE_SPARSE_TOKENS: "-5" }, "SPANGATE_SPARSE_TOKENS: must be a number from 16 to 131072"],
+  [{ SPANGATE_SPARSE_FROM: "131073" }, "SPANGATE_SPARSE_FROM: must be a number from 0 to 131072"],
+  [{ SPANGATE_SPARSE_SHADOW_BITS: "2" }, 'SPANGATE_SPARSE_SHADOW_BITS: must be "4"'],
+  [{ SPANGATE_SPARSE: "now", SPANGATE_DEVICE: "cuda:0" }, "SPANGATE_SPARSE: now is for the CPU so far, and cuda:0"],
+  [
+    { SPANGATE_SPARSE: "now", SPANGATE_KV_POSITIONS: "relocate" },
+    "SPANGATE_SPARSE: now does not go with SPANGATE_KV_POSITIONS relocate",
+  ],
   [{ SPANGATE_DEVICE: "cuda" }, 'SPANGATE_DEVICE: must be "cpu" or "cuda:N"'],
   [{ SPANGATE_BLOCK_TOKENS: "24" }, "SPANGATE_BLOCK_TOKENS: must be a power of two"],
   [{ SPANGATE_STEP_TOKENS: "32" }, "SPANGATE_STEP_TOKENS: 32 is below SPANGATE_MAX_RUNNING (64)"],

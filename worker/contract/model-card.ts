@@ -1,4 +1,5 @@
 import type { KvFormat } from "./kv-object.ts";
+import type { ServedMode } from "./sparse.ts";
 
 /** What a model's folder says of sampling where a request does not (`generation_config.json`). */
 export interface SamplingDefaults {
@@ -34,6 +35,13 @@ export interface ModelCard {
   readonly backend: string;
   /** false: KV stays where it was computed (mx8), so nothing is blended. */
   readonly blends?: false;
+  /** How rows can choose what they read, and how they do unless a request says; absent: they read all they see. */
+  readonly sparse?: {
+    readonly modes: readonly ServedMode[];
+    readonly mode: ServedMode;
+    /** Tokens that a row chooses unless its request says fewer. */
+    readonly mostTokens: number;
+  };
   /** What the worker's files of KV hold; absent: it keeps none. */
   readonly kvFormat?: KvFormat;
   /** Memory of the host beside the device's pool; absent: there is none. */

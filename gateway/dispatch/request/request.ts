@@ -2,6 +2,7 @@
 import type { TenantId } from "../../../db/ids.ts";
 import type { FinishedMessage, GenerateParams, TokenLogprob, TokenPlan } from "../../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../../worker/contract/owners.ts";
+import type { SparseParams } from "../../../worker/contract/sparse.ts";
 import type { MissReport } from "./miss-report.ts";
 import type { Placement } from "./placement.ts";
 import type { RunTimes } from "./run-clock.ts";
@@ -25,6 +26,8 @@ export interface DispatchRequest {
   readonly restartable?: boolean;
   /** How long the KV that the request uses of its tenant is kept after this use; absent: as long as there is space. */
   readonly retention?: RetentionTime | undefined;
+  /** Rows of the answer may choose what they read; absent: they read all they see. */
+  readonly sparse?: SparseParams | undefined;
   /** When the request's texts were read, by performance.now(); default: when it is submitted. See Evictions. */
   readonly readAtMs?: number | undefined;
   readonly deadlineMs: number;

@@ -95,6 +95,7 @@ export function messagesSchema(filters: z.ZodType) {
           stops: body.stop_sequences ?? [],
           cacheKey: undefined,
           reuse: body.spangate?.reuse ?? true,
+          sparse: body.spangate?.sparse,
           retention: ttlOf(body),
           diagnose: body.diagnostics !== undefined || body.spangate?.prompt_cache_diagnostics === true,
         },

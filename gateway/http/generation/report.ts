@@ -1,5 +1,6 @@
 /** What answers of all APIs report beside their text: usage, log-probabilities, and the `spangate` object. */
 import type { RequestUsage, SpanReport, TokenLogprob } from "../../../worker/contract/messages.ts";
+import type { SparseReport } from "../../../worker/contract/sparse.ts";
 import type { MissReport } from "../../dispatch/request/miss-report.ts";
 import type { EndEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
@@ -48,6 +49,7 @@ export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEv
     ttft_ms: rounded(ttftMs),
     spans: (report?.spans ?? []).map(spanBody),
     ...diagnosticsOf(ends.flatMap((end) => end.report.misses ?? [])),
+    ...sparseFacts(ends.flatMap((end) => end.report.sparse ?? [])),
     ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
     ...(citations === undefined ? {} : { citations }),
   };
@@ -67,6 +69,30 @@ export function logprobsDescriber(tokenBytes: TokenBytes): DescribeLogprobs {
 
 export function spanBody({ id, tokens, source, cachedTokens, cacheWriteTokens }: SpanReport) {
   return { id, tokens, source, cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens };
+}
+
+/** What sparse decoding did for these completions together, as it was counted where rows chose; empty: nothing. */
+export function sparseFacts(reports: readonly SparseReport[]) {
+  const [first] = reports;
+  if (first === undefined) return {};
+  const sum = (of: (report: SparseReport) => number): number => reports.reduce((total, one) => total + of(one), 0);
+  const measured = sum((report) => report.measured);
+  const mean = (of: (report: SparseReport) => number) =>
+    measured === 0 ? null : Math.round((sum(of) / measured) * 1e4) / 1e4;
+  return {
+    sparse: {
+      mode: first.mode,
+      selected_tokens: first.tokens,
+      steps: sum(({ steps }) => steps),
+      dense_steps: sum(({ denseSteps }) => denseSteps),
+      refreshes: sum(({ chosen, chosenAgain }) => chosen - chosenAgain),
+      chosen_again: sum(({ chosenAgain }) => chosenAgain),
+      changed: sum(({ changed }) => changed),
+      rectified_tokens: sum(({ rectifiedTokens }) => rectifiedTokens),
+      mass: mean(({ mass }) => mass),
+      overlap: mean(({ overlap }) => overlap),
+    },
+  };
 }
 
 /** Empty unless the request asked for diagnostics. */

@@ -1,6 +1,7 @@
 /** Fields that the APIs that answer have in common: documents, searches of vector stores, and facts for the caller. */
 import { z } from "zod";
 import { limits as contractLimits } from "../../../worker/contract/limits.ts";
+import { servedModes } from "../../../worker/contract/sparse.ts";
 import { limits } from "../../config.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { optional, shortString } from "../transport/fields.ts";
@@ -54,6 +55,22 @@ export function fileSearchOf(
   };
 }
 
+/** Tokens that rows of an answer choose to read; fewer are less than its tail. */
+const sparse = z.union([
+  z.boolean(),
+  z.strictObject({
+    tokens: z.int().min(limits.leastSparseTokens).max(contractLimits.maxRequestTokens).optional(),
+    mode: z.enum(servedModes).optional(),
+  }),
+]);
+
+/** Fields of `spangate` that every API that answers has. */
+export const spangateFields = {
+  reuse: z.boolean().optional(),
+  prompt_cache_diagnostics: z.boolean().optional(),
+  sparse: sparse.optional(),
+};
+
 /** Each API picks the fields that it has; they have the same names everywhere. */
 export const requestFields = {
   model: z.string().min(1).max(limits.shortStringChars),
@@ -64,13 +81,7 @@ export const requestFields = {
     z.strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() }),
   ),
   cache_salt: optional(z.string().min(1).max(limits.shortStringChars)),
-  spangate: optional(
-    z.strictObject({
-      reuse: z.boolean().optional(),
-      attention: z.enum(["span", "full"]).optional(),
-      prompt_cache_diagnostics: z.boolean().optional(),
-    }),
-  ),
+  spangate: optional(z.strictObject({ ...spangateFields, attention: z.enum(["span", "full"]).optional() })),
   user: optional(shortString),
   safety_identifier: optional(shortString),
   metadata: optional(

@@ -141,6 +141,7 @@ function toRequest(body: Body): ChatBody {
     reuse: caches && (body.spangate?.reuse ?? true),
     retention,
     attention: body.spangate?.attention ?? "span",
+    sparse: body.spangate?.sparse,
     diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };
   const includeUsage = body.stream_options?.include_usage ?? false;

@@ -13,7 +13,7 @@ import type { TokenBytes } from "../../text/detokenizer.ts";
 import { type Choice, emptyChoices, endsOf, finishReasonOf } from "../generation/choice.ts";
 import { answerStreamed, answerWhole, type ChunkShape } from "../generation/completion.ts";
 import { type AnswerHead, spangateOf, usageBody } from "../generation/report.ts";
-import { requestFields } from "../generation/request-fields.ts";
+import { requestFields, spangateFields } from "../generation/request-fields.ts";
 import { type ChatRunDeps, runJob } from "../generation/run.ts";
 import { generateParams, samplingFields } from "../generation/sampling.ts";
 import { logFailure } from "../middleware/every-request.ts";
@@ -62,9 +62,7 @@ const schema = z
     stream_options: requestFields.stream_options,
     prompt_cache_key: chatFields.prompt_cache_key,
     cache_salt: requestFields.cache_salt,
-    spangate: optional(
-      z.strictObject({ reuse: z.boolean().optional(), prompt_cache_diagnostics: z.boolean().optional() }),
-    ),
+    spangate: optional(z.strictObject(spangateFields)),
     // Values that mean what this server does anyway.
     echo: optional(z.literal(false, "prompts are not sent back")),
     best_of: optional(z.literal(1, "every completion is answered; ask for n")),
@@ -134,6 +132,7 @@ function requestOf(body: Body): TextRequest {
     cacheSalt: body.cache_salt,
     cacheKey: body.prompt_cache_key,
     reuse: body.spangate?.reuse ?? true,
+    sparse: body.spangate?.sparse,
     diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };
 }

@@ -261,6 +261,10 @@ const answers = {
   reuse: "false: everything is computed again, and nothing is looked for in the cache.",
   attention:
     "span: documents do not see each other, and are found at any place; full: documents and question are one chain.",
+  sparse:
+    "Whether tokens of a long answer choose what they read of a long context: true, false, or how; absent: as the server has it.",
+  "sparse.tokens": "Tokens that each of them chooses to read, beside a few that all read and its newest ones.",
+  "sparse.mode": "now: by its own query; ahead: by a predicted query, and again where the prediction was wrong.",
   prompt_cache_diagnostics: "Tells for each span why its KV was not found.",
   tokens: "The token ids.",
   add_special_tokens: "Whether the tokens that open a text are added.",

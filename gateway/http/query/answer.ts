@@ -9,7 +9,7 @@ import type { Metrics } from "../../telemetry/metrics.ts";
 import { type Choice, finishReasonOf } from "../generation/choice.ts";
 import type { choiceCitations } from "../generation/citations.ts";
 import type { ChunkShape } from "../generation/completion.ts";
-import { type AnswerHead, diagnosticsOf, rounded, spanBody, usageBody } from "../generation/report.ts";
+import { type AnswerHead, diagnosticsOf, rounded, spanBody, sparseFacts, usageBody } from "../generation/report.ts";
 import { chatChunks } from "../openai/chat-answer.ts";
 
 /** A map's answer is a text completion with one choice for each input; all others are chat completions. */
@@ -72,6 +72,7 @@ export function queryFacts(requestId: string, report: TreeReport, citations: Que
       generates: report.generates.map(generateFacts),
       prepared: { tokens: report.preparedTokens.all, computed_tokens: report.preparedTokens.computed },
       ...(blend === undefined ? {} : { blend }),
+      ...sparseFacts(report.generates.flatMap(({ end }) => end.report.sparse ?? [])),
       ...(citations === undefined ? {} : { citations }),
     },
   };

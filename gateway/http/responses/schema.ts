@@ -161,6 +161,7 @@ export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRe
     stops: body.stop ?? [],
     cacheKey: body.prompt_cache_key,
     reuse: caches && (body.spangate?.reuse ?? true),
+    sparse: body.spangate?.sparse,
     retention,
     diagnose: comparedWith(body) !== undefined || body.spangate?.prompt_cache_diagnostics === true,
   };
