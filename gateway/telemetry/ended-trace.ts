@@ -112,6 +112,7 @@ export class TraceParts {
     const durationMs = endMs - startMs;
     this.#partFailed ||= failed;
     this.#stageMs[name] = (this.#stageMs[name] ?? 0) + durationMs;
+    if (name === "queue") this.#queueMs = Math.max(this.#queueMs ?? 0, durationMs);
     if (this.#stages.length >= partsPerTrace) this.#leftOut.stages += 1;
     else this.#stages.push({ name, startMs: startMs - this.#startMs, durationMs, run, failed });
   }
@@ -120,11 +121,10 @@ export class TraceParts {
   ran(
     run: number,
     plan: object,
-    { usage, times, spans, workerId: worker, reason: finishReason }: FinishedEvent,
+    { usage, spans, workerId: worker, reason: finishReason }: FinishedEvent,
     firstTokenMs: number | undefined,
   ): void {
     const { promptTokens, cachedTokens, completionTokens } = usage;
-    this.#queueMs = Math.max(this.#queueMs ?? 0, times.queueMs);
     if (firstTokenMs !== undefined) {
       this.#firstTokenMs = Math.min(this.#firstTokenMs ?? Number.POSITIVE_INFINITY, firstTokenMs - this.#startMs);
     }

@@ -344,6 +344,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/console/client/answers": ["gateway/console/client/kit"],
   "gateway/console/client/corpora": ["gateway/console/client/kit"],
   "gateway/console/client/query": ["gateway/console/client/kit"],
+  "gateway/console/client/traces": ["gateway/console/client/kit", "gateway/console/client/answers"],
   "gateway/console/client/pages": ["gateway/console/client"],
   "gateway/http/console": [
     "db/ids.ts",

@@ -7,6 +7,7 @@ import "./style/base.css";
 import "./style/parts.css";
 import "./style/frame.css";
 import "./style/pages.css";
+import "./style/traces.css";
 
 showTheme();
 void lookForSession();

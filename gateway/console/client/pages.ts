@@ -18,6 +18,10 @@ export interface PageEntry {
 
 export const pages: readonly PageEntry[] = [
   {
+    ...{ name: "overview", title: "Overview", roles: ["member", "tenant admin", "operator"], letter: "o" },
+    load: () => import("./pages/overview.tsx"),
+  },
+  {
     ...{ name: "ask", title: "Ask", roles: ["member"], letter: "a" },
     load: () => import("./pages/ask.tsx"),
   },

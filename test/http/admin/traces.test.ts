@@ -63,6 +63,7 @@ test("a request's stages lie in its time one after the other, and its fragments 
   }
   const [decode] = trace.stages.slice(-1);
   expect(Math.abs((trace.ttft_ms ?? 0) - (decode?.start_ms ?? -1))).toBeLessThan(0.05);
+  expect(trace.queue_ms).toBe(trace.stage_ms.queue ?? -1);
   const [run] = trace.worker_runs;
   expect(run).toMatchObject({ run: 0, worker: "worker-0", finish_reason: "length", completion_tokens: 3 });
   expect([run?.prompt_tokens, run?.cached_tokens]).toEqual([trace.prompt_tokens, trace.cached_tokens]);
