@@ -1,8 +1,15 @@
 /** The console in a real browser: every page, as each role, light and dark. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { type ConsoleRig, chromiumPath, memberScopes, openRig, type Theme, tenantAdminScopes } from "./rig.ts";
+import { type ConsoleRig, chromiumPath, memberScopes, openRig, tenantAdminScopes } from "./rig.ts";
 
 setDefaultTimeout(60_000);
+
+const roleNames = ["member", "tenant admin", "operator"] as const;
+const pagesOf: Readonly<Record<(typeof roleNames)[number], readonly string[]>> = {
+  member: ["#/ask", "#/corpora", "#/query"],
+  "tenant admin": ["#/keys", "#/limits", "#/usage", "#/audit"],
+  operator: ["#/tenants", "#/keys", "#/limits", "#/usage", "#/audit", "#/workers"],
+};
 
 describe.skipIf(chromiumPath === undefined)("the console", () => {
   let rig: ConsoleRig;
@@ -12,6 +19,10 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
     rig = await openRig();
     const tenant = await rig.server.tenant("Ærø & Søn");
     tenantId = tenant.id;
+    await tenant.client.json("POST", "/v1/chat/completions", {
+      ...{ model: rig.server.model, max_tokens: 4, messages: [{ role: "user", content: "What is where?" }] },
+      documents: [{ text: "The box is in the hall." }],
+    });
     keys.operator = rig.server.adminKey;
     keys["tenant admin"] = (await rig.key(tenant.id, tenantAdminScopes)).key;
     keys.member = (await rig.key(tenant.id, memberScopes)).key;
@@ -23,15 +34,18 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
       .locator("nav a[href^='#/']")
       .evaluateAll((links) => links.map((link) => link.getAttribute("href") ?? ""));
 
-  test.each((["light", "dark"] as const).flatMap((theme) => Object.keys(keys).map((role) => [role, theme] as const)))(
+  /** Pages that were looked at as another role, by theme: their parts are the same. */
+  const checked = new Set<string>();
+  test.each((["light", "dark"] as const).flatMap((theme) => roleNames.map((role) => [role, theme] as const)))(
     "every page as %s, %s: nothing that the guidelines forbid, no error, no other host",
     async (role, theme) => {
-      await using look = await rig.signIn(keys[role as keyof typeof keys], theme as Theme);
+      await using look = await rig.signIn(keys[role], theme);
       const links = await linksOf(look);
-      if (role !== "member") expect(links).toContain("#/audit");
+      expect(links).toEqual(expect.arrayContaining([...pagesOf[role]]));
       for (const link of links) {
         await look.go(link);
-        await look.check(`${role.replace(" ", "-")}-${link.slice(2)}`);
+        if (!checked.has(`${theme} ${link}`)) await look.check(`${role.replace(" ", "-")}-${link.slice(2)}`);
+        checked.add(`${theme} ${link}`);
       }
       expect(look.problems).toEqual([]);
     },
@@ -61,7 +75,7 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
     await using look = await rig.signIn(keys["tenant admin"]);
     expect(await look.page.evaluate("document.cookie")).toBe("");
     await look.page.reload();
-    await look.page.getByText("Ærø & Søn").waitFor();
+    await look.page.getByRole("banner").getByText("Ærø & Søn").waitFor();
     await look.page.getByRole("button", { name: "Sign out" }).click();
     await look.page.getByLabel("API key").waitFor();
     await look.page.reload();

@@ -341,6 +341,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/console/client": ["gateway/console/client"],
   "gateway/console/client/kit": ["gateway/client/sse.ts"],
   "gateway/console/client/style": [],
+  "gateway/console/client/administration": ["gateway/console/client/kit"],
   "gateway/console/client/answers": ["gateway/console/client/kit"],
   "gateway/console/client/corpora": ["gateway/console/client/kit"],
   "gateway/console/client/query": ["gateway/console/client/kit"],

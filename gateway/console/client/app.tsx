@@ -6,7 +6,7 @@ import { Keys } from "./kit/keys.tsx";
 import { Name } from "./kit/name.tsx";
 import { ErrorNote, Page } from "./kit/parts.tsx";
 import { goTo, linkTo, route } from "./kit/router.ts";
-import { roles, type Session, session, signOut } from "./kit/session.ts";
+import { may, roles, type Session, session, signOut } from "./kit/session.ts";
 import { setTheme, type Theme, theme, themes } from "./kit/theme.ts";
 import { type PageEntry, pages } from "./pages.ts";
 import { SignIn } from "./sign-in.tsx";
@@ -21,8 +21,11 @@ export function App() {
   );
 }
 
+const isShown = ({ roles: shownTo, scopes }: PageEntry): boolean =>
+  shownTo.some((role) => roles.value.includes(role)) && (scopes === undefined || scopes.some(may));
+
 function Frame({ who }: { readonly who: Session }) {
-  const shown = pages.filter((page) => page.roles.some((role) => roles.value.includes(role)));
+  const shown = pages.filter(isShown);
   const { page } = route.value;
   const current = shown.find(({ name }) => name === page);
   const [first] = shown;

@@ -11,10 +11,14 @@ export interface PageEntry {
   readonly title: string;
   /** Who finds it in the menu. The API decides what anybody may do, whatever stands here. */
   readonly roles: readonly Role[];
+  /** One of these is needed as well, since a key can watch the platform that may not administer it. */
+  readonly scopes?: readonly string[];
   /** Goes there after `g`. */
   readonly letter: string;
   readonly load: () => Promise<{ readonly Page: ComponentType }>;
 }
+
+const admins = ["platform:admin", "tenant:admin"];
 
 export const pages: readonly PageEntry[] = [
   {
@@ -34,7 +38,27 @@ export const pages: readonly PageEntry[] = [
     load: () => import("./pages/query.tsx"),
   },
   {
+    ...{ name: "tenants", title: "Tenants", roles: ["operator"], letter: "t", scopes: ["platform:admin"] },
+    load: () => import("./pages/tenants.tsx"),
+  },
+  {
+    ...{ name: "keys", title: "API keys", roles: ["tenant admin", "operator"], letter: "k", scopes: admins },
+    load: () => import("./pages/keys.tsx"),
+  },
+  {
+    ...{ name: "limits", title: "Limits", roles: ["tenant admin", "operator"], letter: "i", scopes: admins },
+    load: () => import("./pages/limits.tsx"),
+  },
+  {
+    ...{ name: "usage", title: "Usage", roles: ["tenant admin", "operator"], letter: "u" },
+    load: () => import("./pages/usage.tsx"),
+  },
+  {
     ...{ name: "audit", title: "Audit log", roles: ["tenant admin", "operator"], letter: "l" },
     load: () => import("./pages/audit.tsx"),
+  },
+  {
+    ...{ name: "workers", title: "Workers", roles: ["operator"], letter: "w" },
+    load: () => import("./pages/workers.tsx"),
   },
 ];

@@ -18,6 +18,8 @@ export interface FormProps {
   readonly onSubmit: (values: FormData, form: HTMLFormElement) => Promise<void>;
   readonly submit: string;
   readonly isDanger?: boolean;
+  /** Fields and buttons in one line, as above what they filter. */
+  readonly isInline?: boolean;
   readonly children: ComponentChildren;
   /** Buttons beside the one that sends. */
   readonly actions?: ComponentChildren;
@@ -26,7 +28,7 @@ export interface FormProps {
 /** `scopes` of `scopes[0]`: the field of the form that an error is about. */
 const fieldOf = (param: string | undefined): string => param?.split(/[.[]/)[0] ?? "";
 
-export function Form({ onSubmit, submit, isDanger = false, children, actions }: FormProps) {
+export function Form({ onSubmit, submit, isDanger = false, isInline = false, children, actions }: FormProps) {
   const form = useRef<HTMLFormElement>(null);
   const [refusal, setRefusal] = useState<Refusal>();
   const [isBusy, setBusy] = useState(false);
@@ -48,7 +50,7 @@ export function Form({ onSubmit, submit, isDanger = false, children, actions }: 
   };
   const isShown = form.current?.elements.namedItem(fieldOf(refusal?.param)) != null;
   return (
-    <form ref={form} noValidate onSubmit={(event) => void send(event)}>
+    <form ref={form} class={isInline ? "inline" : ""} noValidate onSubmit={(event) => void send(event)}>
       <RefusalContext.Provider value={refusal}>{children}</RefusalContext.Provider>
       <p class="form-error" role="alert">
         {refusal !== undefined && !isShown && refusal.message}

@@ -3,7 +3,8 @@ const locale = "en";
 const whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat(locale, { notation: "compact", maximumFractionDigits: 1 });
 const one = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
-const moment = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+// Swedish writes dates as ISO 8601 has them: 2026-12-24 18:00:00
+const moment = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeZone: "UTC" });
 const relative = new Intl.RelativeTimeFormat(locale, { numeric: "auto" });
 
@@ -38,7 +39,7 @@ export const duration = (ms: Given): string =>
     return `${Math.floor(known / 60_000)} min ${Math.floor((known % 60_000) / 1_000)} s`;
   });
 
-/** @param unixS Unix time in seconds */
+/** 2026-12-24 18:00:00, in the time of whoever looks. @param unixS Unix time in seconds */
 export const time = (unixS: Given): string => given(unixS, (known) => moment.format(known * 1_000));
 /** @param isoDay `2026-12-24` */
 export const dayText = (isoDay: string): string => day.format(Date.parse(`${isoDay}T00:00:00Z`));

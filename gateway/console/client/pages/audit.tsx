@@ -15,7 +15,7 @@ interface AuditEvent {
 }
 
 const columns: readonly Column<AuditEvent>[] = [
-  { title: "When", width: 1.2, cell: ({ at }) => <time title={ago(at)}>{time(at)}</time> },
+  { title: "When", width: 1.4, cell: ({ at }) => <time title={ago(at)}>{time(at)}</time> },
   { title: "What", width: 2.4, cell: ({ action }) => <code>{action}</code> },
   {
     title: "On",
