@@ -5,6 +5,7 @@ import { CommandError } from "../../gateway/cli/support/command.ts";
 import { textTable } from "../../gateway/cli/support/text-table.ts";
 import type { Bench, BenchReport } from "./bench.ts";
 import { bulkBench } from "./bulk.ts";
+import { consoleBench } from "./console.ts";
 import { decodeBench } from "./decode.ts";
 import { deleteBench } from "./delete.ts";
 import { determinismBench } from "./determinism.ts";
@@ -67,6 +68,7 @@ const benches: readonly Bench[] = [
   kvWritesBench,
   streamsBench,
   tracesBench,
+  consoleBench,
   reuseDecayBench,
   lightTenantBench,
   stallsBench,

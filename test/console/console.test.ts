@@ -87,9 +87,11 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
     const { id, key } = await rig.key(tenantId, tenantAdminScopes);
     await using look = await rig.signIn(key);
     await rig.server.admin.json("DELETE", `/admin/v1/keys/${id}`);
-    await look.page.reload();
+    await look.go("#/audit");
     await look.page.getByText("The console's session has ended").waitFor();
-    expect(look.problems).toEqual([expect.stringContaining("401")]);
+    // What the browser says of the answers' status.
+    expect(look.problems.filter((each) => !each.includes("401"))).toEqual([]);
+    expect(look.problems).not.toEqual([]);
   });
 
   test("keys: ? lists them, g and a letter go to a page, Esc gives the focus back", async () => {
