@@ -1,4 +1,5 @@
 /** Which folder may import which. */
+import { consoleImports } from "./console-imports.ts";
 
 export const contains = (area: string, file: string): boolean => file === area || file.startsWith(`${area}/`);
 
@@ -336,17 +337,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   // The pages of /docs, of documents that ship with the server.
   "gateway/docs": ["places"],
   "gateway/http/openapi": ["gateway/base", "gateway/docs", "gateway/http/transport"],
-  // The page that browsers load: bundled, and served with its files.
-  "gateway/console": ["places"],
-  "gateway/console/client": ["gateway/console/client"],
-  "gateway/console/client/kit": ["gateway/client/sse.ts"],
-  "gateway/console/client/style": [],
-  "gateway/console/client/administration": ["gateway/console/client/kit"],
-  "gateway/console/client/answers": ["gateway/console/client/kit"],
-  "gateway/console/client/corpora": ["gateway/console/client/kit"],
-  "gateway/console/client/query": ["gateway/console/client/kit"],
-  "gateway/console/client/traces": ["gateway/console/client/kit", "gateway/console/client/answers"],
-  "gateway/console/client/pages": ["gateway/console/client"],
+  ...consoleImports,
   "gateway/http/console": [
     "db/ids.ts",
     "gateway/base",
