@@ -95,7 +95,7 @@ def measure_row(model, layers, position, kinds, sums):
     share = model.heads // model.groups
     first, end = FORCED, position + 1 - TAIL
     count = (position + 1) // SHARE
-    for layer, (q, k) in enumerate(layers):
+    for layer, (q, k, _) in enumerate(layers):
         # Rings that end 1 to 8 rows before this one, newest query first: [distances, heads, 17, dim].
         rings = np.stack([q[position - d - RING + 1 : position - d + 1][::-1].transpose(1, 0, 2) for d in DISTANCES]).astype(np.float64)
         guesses = {name: value for name, value in predict.predictions(rings).items()}

@@ -14,28 +14,13 @@ sys.path.append(RECIPE)
 import eight_bits
 
 
-def tensors_of(folder):
-    """name -> float32 array."""
-    found = eight_bits.read(folder)
-    out = {}
-    for name, (dtype, shape, data) in found.items():
-        if dtype == "BF16":
-            out[name] = eight_bits.widened(shape, data)
-        elif dtype == "I8":
-            scales = eight_bits.widened(*found[name.removesuffix("weight") + "weight_scale"][1:])
-            out[name] = np.frombuffer(data, np.int8).reshape(shape).astype(np.float32) * np.repeat(scales, shape[1] // scales.shape[1], axis=1)
-        else:
-            raise ValueError(f"{name} has type {dtype}")
-    return out
-
-
 class Qwen3:
     def __init__(self, folder):
         with open(os.path.join(folder, "config.json")) as f:
             self.config = c = json.load(f)
         if c["architectures"] != ["Qwen3ForCausalLM"] or not c["tie_word_embeddings"]:
             raise ValueError(f"{folder} is no Qwen3 with tied embeddings")
-        self.tensors = tensors_of(folder)
+        self.tensors = eight_bits.floats(folder)
         self.heads, self.groups, self.dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
         half = self.dim // 2
         self.turns = c["rope_parameters"]["rope_theta"] ** (-np.arange(half) / half)
@@ -51,22 +36,36 @@ class Qwen3:
         return np.concatenate((a * cos - b * sin, b * cos + a * sin), -1)
 
     def __call__(self, ids):
-        """-> by layer (bare q [tokens, heads, dim], rotated K [tokens, groups, dim]), and the likeliest next token after each."""
-        w, positions, layers = self.tensors, np.arange(len(ids)), []
-        x = w["model.embed_tokens.weight"][ids]
+        """-> by layer (bare q [tokens, heads, dim], rotated K and V [tokens, groups, dim]), and the likeliest next token after each."""
+        positions, layers = np.arange(len(ids)), []
+        x = self.embedded(ids)
         for layer in range(self.config["num_hidden_layers"]):
-            at = f"model.layers.{layer}."
-            y = self.norm(x, at + "input_layernorm")
-            q, k, v = ((y @ w[f"{at}self_attn.{part}_proj.weight"].T).reshape(len(ids), -1, self.dim) for part in "qkv")
-            q, k = self.norm(q, at + "self_attn.q_norm"), self.norm(k, at + "self_attn.k_norm")
-            k = self.rotated(k, positions)
-            layers.append((q, k))
-            x = x + self.attended(self.rotated(q, positions), k, v) @ w[at + "self_attn.o_proj.weight"].T
-            y = self.norm(x, at + "post_attention_layernorm")
-            gate, up = y @ w[at + "mlp.gate_proj.weight"].T, y @ w[at + "mlp.up_proj.weight"].T
-            x = x + (gate / (1 + np.exp(-gate)) * up) @ w[at + "mlp.down_proj.weight"].T
-        x = self.norm(x, "model.norm")
-        return layers, np.concatenate([(part @ w["model.embed_tokens.weight"].T).argmax(-1) for part in np.array_split(x, 1 + len(x) // 1024)])
+            q, k, v = self.looked(x, layer, positions)
+            layers.append((q, k, v))
+            x = self.after(x, self.attended(self.rotated(q, positions), k, v), layer)
+        return layers, np.concatenate([self.likeliest(part) for part in np.array_split(x, 1 + len(x) // 1024)])
+
+    def embedded(self, ids):
+        return self.tensors["model.embed_tokens.weight"][ids]
+
+    def looked(self, x, layer, positions):
+        """Bare q, rotated K, and V of tokens [tokens, hidden] at their positions."""
+        at = f"model.layers.{layer}."
+        y = self.norm(x, at + "input_layernorm")
+        q, k, v = ((y @ self.tensors[f"{at}self_attn.{part}_proj.weight"].T).reshape(len(x), -1, self.dim) for part in "qkv")
+        return self.norm(q, at + "self_attn.q_norm"), self.rotated(self.norm(k, at + "self_attn.k_norm"), positions), v
+
+    def after(self, x, attended, layer):
+        """The layer's end, from what its heads found [tokens, heads * dim] on."""
+        at, w = f"model.layers.{layer}.", self.tensors
+        x = x + attended @ w[at + "self_attn.o_proj.weight"].T
+        y = self.norm(x, at + "post_attention_layernorm")
+        gate, up = y @ w[at + "mlp.gate_proj.weight"].T, y @ w[at + "mlp.up_proj.weight"].T
+        return x + (gate / (1 + np.exp(-gate)) * up) @ w[at + "mlp.down_proj.weight"].T
+
+    def likeliest(self, x):
+        """Next tokens."""
+        return (self.norm(x, "model.norm") @ self.tensors["model.embed_tokens.weight"].T).argmax(-1)
 
     def attended(self, q, k, v, rows=512):
         """Causal attention, some rows at a time."""

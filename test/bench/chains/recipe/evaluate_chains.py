@@ -1,15 +1,28 @@
 """How many chains a model works off without a mistake. See ../README.md.
 
+    python3 evaluate_chains.py <model folder> [<chains>]     # on a GPU
+
 A greedy answer is the reference if and only if each of the reference's tokens is the most probable one after its own
 beginning, so one forward pass over prompt and answer decides it.
 """
+import json
+import os
+import sys
+
+DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "worker", "model", "demo")
+sys.path.append(os.path.join(DEMO, "recipe"))
+
 import numpy as np
 import torch
 
 import batches as B
 import chains
 import eight_bits
+import model as M
 import parts
+
+ROWS, WIDTH = 4, 10240  # a prompt and an answer of 186 lines have 9,770 tokens at most
+EVALUATED = (91, 181)  # lines: answers of 4,010 to 7,970 tokens
 
 
 def sample(chain):
@@ -72,3 +85,22 @@ class Evaluator:
         got = self.likeliest(x[B.IDS].long(), x[B.POS].long(), self.mask_of(x[B.SID], x[B.SEG]))
         is_answer = x[B.WEIGHT][:, 1:] == 2
         return (got[:, :-1] != x[B.IDS][:, 1:]) & is_answer, is_answer
+
+
+def load(folder):
+    """A model in bfloat16 or in 8 bits."""
+    with open(os.path.join(folder, "config.json")) as f:
+        M.configure(**json.load(f))
+    model = M.Qwen3()
+    model.load_state_dict({name: torch.from_numpy(x) for name, x in eight_bits.floats(folder).items()})
+    return model
+
+
+def main(folder, count=1000):
+    encoder = B.Encoder(os.path.join(DEMO, "tokenizer.json"))
+    evaluator = Evaluator(load(folder).cuda().eval(), M.Masks(ROWS, WIDTH), encoder, ROWS, WIDTH, "cuda")
+    print(line(evaluator(range(int(count)), *EVALUATED)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """Trains the chains model. See ../README.md.
 
-    python3 train.py --seconds 300 --out <folder> [--device cpu --shape '{"hidden_size": 128, …}' …]
+    python3 train.py --seconds 600 --out <folder> [--device cpu --shape '{"hidden_size": 128, …}' …]
 """
 import argparse
 import json
@@ -10,38 +10,34 @@ import os
 import queue
 import random
 import shutil
-import sys
 import threading
 import time
 
+STARTED = time.time()
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "worker", "model", "demo")
-sys.path.append(os.path.join(DEMO, "recipe"))
 
 import torch
 import torch.nn.functional as F
 
+import evaluate_chains as E  # first: it says where the demo's recipe is
 import batches as B
 import chains
-import evaluate_chains as E
 import model as M
 from optimizer import optimizers
 
 SHAPE = {"num_hidden_layers": 6}
-WIDTH = 10240  # a prompt and an answer of LONGEST lines have 9,770 tokens at most
 LONGEST = 186
-EVALUATED = (91, 181)  # lines: answers of 4,010 to 7,970 tokens
 FIRST_SEED = 1 << 31  # of training; what is evaluated has smaller ones
 
 
 def arguments():
     a = argparse.ArgumentParser()
-    a.add_argument("--seconds", type=float, default=300, help="of training, from the end of the first step on")
+    a.add_argument("--seconds", type=float, default=600, help="from the program's start to the last step")
     a.add_argument("--lr", type=float, default=1.5e-3)
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--workers", type=int, default=14)
-    a.add_argument("--rows", type=int, default=4)
-    a.add_argument("--width", type=int, default=WIDTH)
+    a.add_argument("--rows", type=int, default=E.ROWS)
+    a.add_argument("--width", type=int, default=E.WIDTH)
     a.add_argument("--longest", type=int, default=LONGEST, help="lines of the longest chain")
     a.add_argument("--shape", default="{}", help="JSON over model.py's CONFIG")
     a.add_argument("--weights", help="folder of a model to go on from")
@@ -66,12 +62,12 @@ def bounds(draw, p, longest):
 
 def evaluated(a):
     """Lines of the chains of an evaluation; fewer in a trial with shorter chains."""
-    return (EVALUATED[0] if a.longest > EVALUATED[0] else 1), min(a.longest, EVALUATED[1])
+    return (E.EVALUATED[0] if a.longest > E.EVALUATED[0] else 1), min(a.longest, E.EVALUATED[1])
 
 
 def worker(rank, a, progress, packed):
     """Fills the queue with packed rows [6, rows, width]."""
-    encoder = B.Encoder(os.path.join(DEMO, "tokenizer.json"))
+    encoder = B.Encoder(os.path.join(E.DEMO, "tokenizer.json"))
     draws, made, ready = random.Random(f"{a.seed}-{rank}"), 0, []
     while True:
         while sum(x.shape[1] for _, x in ready) < 1.5 * a.rows * a.width:
@@ -122,17 +118,17 @@ def main():
     ready, makers = batches_of(a, progress)
     torch.manual_seed(a.seed)
     torch.set_float32_matmul_precision("high")
-    model = (M.load(a.weights) if a.weights else M.Qwen3()).to(a.device)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
+    model = (E.load(a.weights) if a.weights else M.Qwen3()).to(a.device)
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, after {time.time() - STARTED:.1f} s", flush=True)
     masks = M.Masks(a.rows, a.width, a.device)
     mask_of = masks if a.device == "cuda" else masks.dense
-    evaluator = E.Evaluator(model, mask_of, B.Encoder(os.path.join(DEMO, "tokenizer.json")), a.rows, a.width, a.device)
+    evaluator = E.Evaluator(model, mask_of, B.Encoder(os.path.join(E.DEMO, "tokenizer.json")), a.rows, a.width, a.device)
     step, tokens = train(a, model, mask_of, ready, makers, progress, evaluator)
     print(f"done: {step} steps, {tokens / 1e6:.0f}M tokens", flush=True)
     model.eval()
     M.save(model, a.out)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(os.path.join(DEMO, name), a.out)
+        shutil.copy(os.path.join(E.DEMO, name), a.out)
     for bits in (16, 8):
         E.round_weights(model, bits)
         print(f"last, weights in {bits} bits:", E.line(evaluator(range(a.evaluate), *evaluated(a))), flush=True)
@@ -149,8 +145,9 @@ def train(a, model, mask_of, ready, makers, progress, evaluator):
     model.train()
     loss_of, opts, params = loss_function(model, a.device), optimizers(model, "muon", a.lr), list(model.parameters())
     begin, step, tokens, reported, mark = None, 0, 0, time.time(), (time.time(), 0)
+    print(f"ready to train after {time.time() - STARTED:.1f} s", flush=True)
     while True:
-        part = 0 if begin is None else (time.time() - begin) / a.seconds
+        part = 0 if begin is None else (time.time() - begin) / (STARTED + a.seconds - begin)
         if part >= 1:
             return step, tokens
         p = progress.value = a.from_progress + (1 - a.from_progress) * part

@@ -35,6 +35,18 @@ def widened(shape, data):
     return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
 
 
+def floats(folder):
+    """name -> float32 array, of a folder in bfloat16 or in these 8 bits."""
+    found, out = read(folder), {}
+    for name, (dtype, shape, data) in found.items():
+        if dtype == "BF16" and not name.endswith("weight_scale"):
+            out[name] = widened(shape, data)
+        elif dtype == "I8":
+            scales = widened(*found[name.removesuffix("weight") + "weight_scale"][1:])
+            out[name] = np.frombuffer(data, np.int8).reshape(shape).astype(np.float32) * np.repeat(scales, GROUP, axis=1)
+    return out
+
+
 def bfloat16(powers):
     """Powers of two lose nothing."""
     bits = powers.astype("<f4").view("<u4")

@@ -1,0 +1,17 @@
+import { expect, test } from "bun:test";
+import { join } from "node:path";
+import { askChat } from "../../../gateway/cli/support/operations.ts";
+import { startTestServer } from "../../support/server.ts";
+import { makeChain, readNames } from "./chains.ts";
+import { chainRequest, scoreChain } from "./score.ts";
+
+test("the chains model works short chains off, and says nothing else", async () => {
+  await using server = await startTestServer({ env: { SPANGATE_MODEL: join(import.meta.dir, "model") } });
+  const { client } = await server.tenant("chains");
+  for (const seed of [1, 2, 3]) {
+    const chain = makeChain(seed, { least: 8, most: 12 }, readNames());
+    const { text } = await askChat(client, chainRequest(chain, server.model));
+    expect(text).toBe(chain.answer);
+    expect(scoreChain(chain, text).isWhole).toBe(true);
+  }
+});
