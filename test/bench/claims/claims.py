@@ -2,6 +2,7 @@
 
     python3 claims.py <model folder> chains <texts> [<rows a text>]            # chains of test/bench/chains, seeds 0, 1, …
     python3 claims.py <model folder> <name of a demo set> <texts> [<rows>]     # e.g. needles-4k: worker/model/demo/eval
+    python3 claims.py check                                                    # the choice against plain loops
     python3 predict.py                                                         # the Newton steps against gradient descent
 
 A text is a prompt with its right answer. At drawn rows of the answer, for each layer and KV head, a query (the row's own,
@@ -98,7 +99,7 @@ def measure_row(model, layers, position, kinds, sums):
     for layer, (q, k, _) in enumerate(layers):
         # Rings that end 1 to 8 rows before this one, newest query first: [distances, heads, 17, dim].
         rings = np.stack([q[position - d - RING + 1 : position - d + 1][::-1].transpose(1, 0, 2) for d in DISTANCES]).astype(np.float64)
-        guesses = {name: value for name, value in predict.predictions(rings).items()}
+        guesses = predict.predictions(rings)
         for group in range(model.groups):
             heads = slice(group * share, (group + 1) * share)
             own = q[position, heads].astype(np.float64)
@@ -148,5 +149,28 @@ def main(folder, name, count, rows=40):
                       "rightTokens": right, "answerTokens": total, "means": sums.json()}, indent=1))
 
 
+def check():
+    """`chosen` and `weights_of` against plain loops, with outliers in K."""
+    random, model = np.random.default_rng(3), queries.Qwen3(DEMO)
+    for _ in range(20):
+        count, position, least = 200, int(random.integers(300, 9000)), int(random.integers(1, 100))
+        q, k = random.normal(size=(1, 3, model.dim)), random.normal(size=(count, model.dim))
+        k[:, random.integers(model.dim)] *= 30
+        best, half = np.full(count, -np.inf), model.dim // 2
+        for head in q[0]:
+            turned = np.empty(model.dim)
+            for i in range(half):
+                angle = position * 100000.0 ** (-i / half)
+                turned[i] = head[i] * np.cos(angle) - head[i + half] * np.sin(angle)
+                turned[i + half] = head[i + half] * np.cos(angle) + head[i] * np.sin(angle)
+            z = np.array([sum(a * b for a, b in zip(turned, key)) / model.dim**0.5 for key in k])
+            log = z - z.max() - np.log(sum(np.exp(value - z.max()) for value in z))
+            best = np.maximum(best, log)
+        assert set(np.flatnonzero(chosen(model, q, k, position, least)[0])) == set(sorted(range(count), key=lambda i: -best[i])[:least])
+        weights = weights_of(model, q[0], np.concatenate((k, random.normal(size=(position + 1 - count, model.dim)))), position)
+        assert np.allclose(weights.sum(-1), 1) and np.allclose(np.log(weights[-1, 0] / weights[-1, 1]), log[0] - log[1])
+    print("as plain loops choose")
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    check() if sys.argv[1:] == ["check"] else main(*sys.argv[1:])
