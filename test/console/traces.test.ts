@@ -44,6 +44,10 @@ describe.skipIf(chromiumPath === undefined)("requests in the console", () => {
     const { page } = look;
     await look.go("#/overview");
     await page.getByText("tokens not computed again").waitFor();
+    // What the charts show stands below them too.
+    await page.getByText("Prompt tokens as a table").click();
+    expect(await page.getByRole("region", { name: "Prompt tokens" }).locator("tbody tr").count()).toBeGreaterThan(0);
+    await page.getByText("Prompt tokens as a table").click();
     const rows = page.getByRole("region", { name: "Slowest requests" }).locator("tbody tr");
     expect(await rows.first().textContent()).toContain("decode");
     await look.check("overview-asked");

@@ -10,5 +10,6 @@ export const consoleImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/console/client/corpora": ["gateway/console/client/kit"],
   "gateway/console/client/query": ["gateway/console/client/kit"],
   "gateway/console/client/traces": ["gateway/console/client/kit", "gateway/console/client/answers"],
+  "gateway/console/client/cache": ["gateway/console/client/kit", "gateway/console/client/corpora"],
   "gateway/console/client/pages": ["gateway/console/client"],
 };

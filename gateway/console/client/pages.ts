@@ -19,10 +19,17 @@ export interface PageEntry {
 }
 
 const admins = ["platform:admin", "tenant:admin"];
+const askers = ["inference", "tenant:admin", "platform:admin", "platform:read"];
 
 export const pages: readonly PageEntry[] = [
   {
-    ...{ name: "overview", title: "Overview", roles: ["member", "tenant admin", "operator"], letter: "o" },
+    ...{
+      name: "overview",
+      title: "Overview",
+      roles: ["member", "tenant admin", "operator"],
+      letter: "o",
+      scopes: askers,
+    },
     load: () => import("./pages/overview.tsx"),
   },
   {
@@ -36,6 +43,10 @@ export const pages: readonly PageEntry[] = [
   {
     ...{ name: "query", title: "Query", roles: ["member"], letter: "q" },
     load: () => import("./pages/query.tsx"),
+  },
+  {
+    ...{ name: "cache", title: "Cache", roles: ["tenant admin", "operator"], letter: "h" },
+    load: () => import("./pages/cache.tsx"),
   },
   {
     ...{ name: "tenants", title: "Tenants", roles: ["operator"], letter: "t", scopes: ["platform:admin"] },

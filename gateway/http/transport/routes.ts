@@ -119,7 +119,7 @@ export const routes = {
   "POST /admin/v1/fragments/:fragment_id/unpin": ["corpus:prepare", "request"],
   "POST /admin/v1/fragments/:fragment_id/evict": ["corpus:prepare", "request"],
   "GET /admin/v1/vector_stores/:vector_store_id/fragments": ["corpus:read", "request"],
-  "GET /admin/v1/cache": [[...platformReaders, "tenant:admin"], "request"],
+  "GET /admin/v1/cache": [[...platformReaders, "tenant:admin"], "look"],
   "GET /admin/v1/cache/events": [[...platformReaders, "tenant:admin"], "look"],
   "GET /admin/v1/kv-events": [platformReaders, "request"],
   "GET /admin/v1/traces": [observed, "look"],

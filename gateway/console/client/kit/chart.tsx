@@ -130,7 +130,8 @@ function optionsOf(Plot: typeof uPlot, box: HTMLElement, props: ChartProps): uPl
     const stroke = colorOf(box, `--${color}`);
     if (isStacked)
       return { label, stroke, fill: stroke, width: 0, points: { show: false }, ...(bars && { paths: bars }) };
-    return { label, stroke, width: 2, points: { show: false }, ...(isDashed && { dash: [6, 4] }) };
+    const points = { show: false, size: 6, fill: stroke, filter: lonelyPoints };
+    return { label, stroke, width: 2, points, ...(isDashed && { dash: [6, 4] }) };
   });
   return {
     ...{ width: box.clientWidth, height, legend: { show: false }, cursor: { show: false } },
@@ -142,6 +143,13 @@ function optionsOf(Plot: typeof uPlot, box: HTMLElement, props: ChartProps): uPl
     ],
     series: [{}, ...(isStacked ? drawn.toReversed() : drawn)],
   };
+}
+
+/** Values without a neighbour, through which no line goes: they are drawn as points. */
+function lonelyPoints({ data }: uPlot, seriesAt: number): number[] {
+  const values = data[seriesAt] ?? [];
+  const isThere = (at: number): boolean => values[at] !== null && values[at] !== undefined;
+  return Array.from(values, (_, at) => at).filter((at) => isThere(at) && !isThere(at - 1) && !isThere(at + 1));
 }
 
 /** The colour that a variable of the style sheet has here, as a canvas takes it. */

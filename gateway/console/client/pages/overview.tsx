@@ -7,6 +7,7 @@ import { linkTo, route } from "../kit/router.ts";
 import { roles } from "../kit/session.ts";
 import { type Column, Table } from "../kit/table.tsx";
 import type { Resolution, Stats } from "../traces/stats.ts";
+import { StatsCharts } from "../traces/stats-charts.tsx";
 import { foundPart, longestStage, stageName, type TraceHead } from "../traces/trace.ts";
 import { TraceView } from "../traces/trace-view.tsx";
 
@@ -74,23 +75,26 @@ function StatsParts({ stats }: { readonly stats: Stats }) {
         }
       : { label: "Waiting now", value: count(now.waiting_requests), note: `${count(now.running_requests)} running` };
   return (
-    <Figures
-      figures={[
-        {
-          label: "First token",
-          value: duration(total.ttft_ms?.p50),
-          note: `p99 ${duration(total.ttft_ms?.p99)}`,
-        },
-        { label: "Prompt found", value: percent(found), note: "of all prompt tokens" },
-        { label: "Saved", value: shortCount(total.cached_tokens), note: "tokens not computed again" },
-        queue,
-        {
-          label: "Requests",
-          value: count(total.requests),
-          note: total.failed === 0 ? "none failed" : `${count(total.failed)} failed`,
-        },
-      ]}
-    />
+    <>
+      <Figures
+        figures={[
+          {
+            label: "First token",
+            value: duration(total.ttft_ms?.p50),
+            note: `p99 ${duration(total.ttft_ms?.p99)}`,
+          },
+          { label: "Prompt found", value: percent(found), note: "of all prompt tokens" },
+          { label: "Saved", value: shortCount(total.cached_tokens), note: "tokens not computed again" },
+          queue,
+          {
+            label: "Requests",
+            value: count(total.requests),
+            note: total.failed === 0 ? "none failed" : `${count(total.failed)} failed`,
+          },
+        ]}
+      />
+      <StatsCharts stats={stats} />
+    </>
   );
 }
 

@@ -29,23 +29,26 @@ export interface Stats {
   readonly now: { readonly running_requests: number; readonly waiting_requests: number } | null;
 }
 
-const windowS: Readonly<Record<Resolution, number>> = { minute: 60, quarter_hour: 900 };
+/** Seconds of a window, and how many are shown: two hours, a day. */
+const shown: Readonly<Record<Resolution, readonly [windowS: number, windows: number]>> = {
+  minute: [60, 120],
+  quarter_hour: [900, 96],
+};
 
 /**
- * The windows with those in between that had no request, which the answer leaves out: a line over them would say that
- * something was measured there.
+ * The windows up to the last that had a request, with those that had none, which the answer leaves out: a line over
+ * them would say that something was measured there.
  */
 export function filled({
   data,
   resolution,
 }: Pick<Stats, "data" | "resolution">): readonly (StatsWindow | { at: number })[] {
-  const step = windowS[resolution];
-  const [first, last] = [data[0], data.at(-1)];
-  if (first === undefined || last === undefined) return [];
+  const [step, count] = shown[resolution];
+  const last = data.at(-1);
+  if (last === undefined) return [];
   const byTime = new Map(data.map((window) => [window.at, window]));
-  const count = Math.round((last.at - first.at) / step) + 1;
   return Array.from({ length: count }, (_, index) => {
-    const at = first.at + index * step;
+    const at = last.at - (count - 1 - index) * step;
     return byTime.get(at) ?? { at };
   });
 }
