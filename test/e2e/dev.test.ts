@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { version } from "../../package.json";
 import { devSign, runSpangate, serveSpangate } from "../support/command-line.ts";
+import { until } from "../support/until.ts";
 
 setDefaultTimeout(60_000);
 
@@ -20,6 +21,23 @@ const spangate = (args: readonly string[], env: Readonly<Record<string, string>>
 
 const serve = (flags: readonly string[], sign = "listening on") => serveSpangate(flags, sign, shell());
 const serveDev = () => serve(["--dev"], devSign);
+
+/** It signs a browser in as the tenant, once. */
+async function expectConsoleLink({ url, output }: Awaited<ReturnType<typeof serveDev>>): Promise<void> {
+  await until(async () => output().includes("in a browser, once: "), "the link is printed");
+  const [, page, link] = /in a browser, once: (\S+)\/#\/sign-in\/(\S+)/.exec(output()) ?? [];
+  expect(page).toBe(url);
+  const signIn = () =>
+    fetch(`${url}/admin/v1/session`, {
+      method: "POST",
+      headers: { "content-type": "application/json", "x-spangate-console": "1", origin: url },
+      body: JSON.stringify({ link }),
+    });
+  const signedIn = await signIn();
+  expect(await signedIn.json()).toMatchObject({ object: "session", tenant_name: "default" });
+  expect(signedIn.headers.get("set-cookie")).toContain("HttpOnly");
+  expect((await signIn()).status).toBe(401);
+}
 
 const ask = ["ask", "-d", "staff.md", "What is the extension of Jon Vale?"];
 
@@ -70,6 +88,7 @@ test("serve --dev, then ask; again after a restart", async () => {
   // The key is for that server alone, and what is set goes before it.
   expect((await spangate([...ask, "--url", "http://127.0.0.1:9"])).errors).toContain("no API key");
   expect((await spangate(ask, { SPANGATE_API_KEY: "sk-wrong", SPANGATE_URL: first.url })).errors).toContain("401");
+  await expectConsoleLink(first);
   expect(await first.stop()).toBe(0);
 
   const gone = await spangate(ask);

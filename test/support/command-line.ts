@@ -28,7 +28,7 @@ export async function runSpangate(args: readonly string[], shell: Shell) {
   return { output: output.trim(), errors, code };
 }
 
-/** Starts `spangate serve` on a free port; resolves when it has printed the sign. `stop` ends it, with its exit code. */
+/** Starts `spangate serve` on a free port; resolves when it has printed the sign. `output` is what it has printed, `stop` ends it, with its exit code. */
 export async function serveSpangate(flags: readonly string[], sign: string, shell: Shell) {
   const child = startSpangate(["serve", ...flags, "--port", "0"], shell);
   let output = "";
@@ -41,7 +41,7 @@ export async function serveSpangate(flags: readonly string[], sign: string, shel
     child.kill("SIGTERM");
     return await child.exited;
   };
-  return { url: /listening on (\S+)/.exec(output)?.[1] ?? "", stop };
+  return { url: /listening on (\S+)/.exec(output)?.[1] ?? "", output: () => output, stop };
 }
 
 /** What `serve --dev` prints once it can be asked. */
