@@ -108,7 +108,7 @@ function State({ apiKey: { revoked_at, expires_at } }: { readonly apiKey: ApiKey
 const columnsOf = (tenant: Tenant, revoke: (key: ApiKey) => void): readonly Column<ApiKey>[] => [
   {
     title: "Name",
-    width: 1.6,
+    width: 2.4,
     cell: ({ id, name }) => (
       <>
         <Name text={name} /> {id === session.value?.key_id && <Badge>this session's</Badge>}
@@ -118,7 +118,7 @@ const columnsOf = (tenant: Tenant, revoke: (key: ApiKey) => void): readonly Colu
   { title: "Begins with", width: 1, cell: ({ prefix }) => <code>{prefix}…</code> },
   {
     title: "Scopes",
-    width: 2.6,
+    width: 2,
     cell: ({ scopes: granted }) => <span title={granted.join(" ")}>{granted.join(" ")}</span>,
   },
   { title: "Made", width: 1.7, cell: ({ created_at: at }) => <time title={ago(at)}>{time(at)}</time> },

@@ -121,6 +121,7 @@ function ChangeTenant({ tenant, onDone, onClose }: DialogProps & { readonly tena
       </Form>
       <Form
         submit="Drop its KV"
+        isDanger
         onSubmit={async () => {
           const { blocks } = await call<{ readonly blocks: number }>("DELETE", `${path}/cache`);
           onDone(`${blocks} blocks of ${name} were dropped.`);
