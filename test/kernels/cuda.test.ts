@@ -13,7 +13,7 @@ import { isLong } from "../support/effort.ts";
 const folder = join(kernelsFolder, "cuda");
 const sources = [...new Bun.Glob("**/*.cu").scanSync(folder)].sort();
 /** Files include each other by name, whatever folder they stand in. */
-const includes = ["", "attention", "attention/wgmma"].map((name) => `-I${join(folder, name)}`);
+const includes = ["", "attention", "attention/wgmma", "products"].map((name) => `-I${join(folder, name)}`);
 const nvcc = Bun.which("nvcc");
 /** What is wrong in a source is found without optimizations too, in half the time. Older compilers cannot leave them out. */
 const fastOption = "--Ofast-compile";

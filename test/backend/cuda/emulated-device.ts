@@ -13,6 +13,7 @@ import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/
 import type { KvElement } from "../../../worker/backend/cuda/pool.ts";
 import { type ArgumentsOf, PackedArguments, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";
+import { emulatedBytesMatmul } from "./emulated-e4m3.ts";
 import { emulate } from "./emulated-kernels.ts";
 import { EmulatedMemory } from "./emulated-memory.ts";
 
@@ -116,7 +117,11 @@ export class EmulatedDevice implements ComputeDevice {
     return map;
   }
 
-  matmul(shape: MatmulShape, { input, weights, output }: MatmulOperands): void {
+  matmul(shape: MatmulShape, operands: MatmulOperands): void {
+    const { input, weights, output } = operands;
+    if (shape.scales !== undefined) {
+      return this.put("matmul", () => emulatedBytesMatmul(this.memory, shape, operands));
+    }
     const { rows, inWidth, outWidth, outputType } = shape;
     this.put("matmul", () => {
       const [x, w] = [this.memory.bfloat16(input), this.memory.bfloat16(weights)];

@@ -3,8 +3,17 @@ import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { mx8BlockBytes, zeroMx8From } from "../../support/gpu-mx8.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
+import { emulatedQuantizeBlocks, emulatedQuantizeRows } from "./emulated-e4m3.ts";
 import { EmulatedPool, keyOffset, Rotations, type Values } from "./emulated-heads.ts";
-import { emulatedMatvec, emulatedMatvecAdd, emulatedMatvecFloat, emulatedMatvecGated } from "./emulated-matvec.ts";
+import {
+  emulatedMatvec,
+  emulatedMatvecAdd,
+  emulatedMatvecE4m3,
+  emulatedMatvecE4m3Add,
+  emulatedMatvecE4m3Gated,
+  emulatedMatvecFloat,
+  emulatedMatvecGated,
+} from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
 
@@ -171,10 +180,15 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       values[i] = number(cap) * Math.tanh(x / number(cap));
     });
   },
-  matvec: emulatedMatvec,
+  matvec: (memory, values, grid) => emulatedMatvec(memory, values, grid),
   matvec_float: emulatedMatvecFloat,
-  matvec_gated: emulatedMatvecGated,
-  matvec_add: emulatedMatvecAdd,
+  matvec_gated: (memory, values, grid) => emulatedMatvecGated(memory, values, grid),
+  matvec_add: (memory, values, grid) => emulatedMatvecAdd(memory, values, grid),
+  matvec_e4m3: emulatedMatvecE4m3,
+  matvec_e4m3_gated: emulatedMatvecE4m3Gated,
+  matvec_e4m3_add: emulatedMatvecE4m3Add,
+  quantize_blocks: emulatedQuantizeBlocks,
+  quantize_rows: emulatedQuantizeRows,
   sample_rows: emulatedSampling,
   logprobs: emulatedLogprobs,
   gather_rows(memory, [source, rows, rowCount, rowBytes, target], [grid]) {

@@ -3,11 +3,11 @@ import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
-import type { Batch } from "../../../worker/contract/batch.ts";
 import { llamaNorms } from "../../../worker/model/family.ts";
 import { loadModel, partWithoutKernels, readModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
+import { rowBatch } from "./row-batch.ts";
 
 const goldenFolder = join(import.meta.dir, "../../golden");
 /** Without those that there are no kernels for. */
@@ -25,25 +25,6 @@ async function openEmulated(folder: string, graphs: boolean) {
   const device = new EmulatedDevice(headDim, 256 << 20, "bfloat16", scoreCap);
   const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 256, maxLogitRows: 8, reserveBytes: 0, graphs };
   return { device, model, backend: await CudaBackend.open(device, model, options) };
-}
-
-/** A request's next row: token `id` at `position` of its one block. */
-function rowBatch(id: number, position: number): Batch {
-  const one = (value: number) => Int32Array.of(value);
-  return {
-    tokenIds: one(id),
-    positions: one(position),
-    slots: one(position),
-    pieceRows: Int32Array.of(0, 1),
-    pieceSegments: Int32Array.of(0, 1),
-    segmentBlockStarts: one(0),
-    segmentFirstTokens: one(0),
-    segmentTokenCounts: one(position + 1),
-    segmentOffsets: one(0),
-    segmentPositions: one(0),
-    blockIds: one(0),
-    logitRows: one(0),
-  };
 }
 
 /** Logits of four rows, one after the other, and what the last one launched. */

@@ -1,12 +1,13 @@
 import type { ModelConfig } from "../../model/config.ts";
-import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
-import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device/device.ts";
+import type { DeviceBuffer, MatmulShape } from "./device/device.ts";
 import type { ForwardParts, Op } from "./forward-parts.ts";
+import { leastProductRows } from "./graphs.ts";
 import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import type { StepLayout } from "./staging.ts";
-import type { LayerWeights } from "./weights/weights.ts";
+import type { MatrixScales } from "./weights/e4m3.ts";
+import type { LayerWeights, Matrix } from "./weights/weights.ts";
 import { rotationsOf } from "./workspace.ts";
 
 const blockThreads = 256;
@@ -18,13 +19,7 @@ const activations = { silu: 0, gelu: 1 } as const;
 /** Launch options of the kernels of a step, which wait on the device for the kernel before them. */
 const overlapsPrevious = true;
 
-/** A matrix product; one of a single row runs on our own kernel, which reads the weights as fast as memory allows. */
-function productOp(device: ComputeDevice, shape: MatmulShape, operands: MatmulOperands): Op {
-  const { rows, inWidth, outputType } = shape;
-  const { input, weights, output } = operands;
-  if (rows > 1 || !takesRows(inWidth)) return () => device.matmul(shape, operands);
-  return new RowProducts(device).product(finished(input, inWidth), weights, output, outputType);
-}
+type OutputType = MatmulShape["outputType"];
 
 const finished = (row: DeviceBuffer, width: number): RowInput => ({ row, width, squares: null, epsilon: 0 });
 
@@ -78,16 +73,14 @@ export class Forward {
 
   /** Computes logits of the first `rows` rows of `normed`, or of the step's logit rows where those are others. */
   head(rows: number, allRows: boolean): Op[] {
-    const { device, config, weights, workspace, staging } = this.#parts;
-    const { hiddenSize, vocabSize } = config;
+    const { device, config, workspace, staging } = this.#parts;
+    const { hiddenSize } = config;
     const cap = this.#capLogits(rows);
     if (this.#isFusedRow)
-      return [this.#rows.product(this.#openRow(), weights.head, workspace.logits, "float32"), ...cap];
+      return [this.#rows.product(this.#openRow(), this.#headMatrix, workspace.logits, "float32"), ...cap];
     const input = allRows ? workspace.normed : workspace.headInput;
-    const shape = { rows, outWidth: vocabSize, inWidth: hiddenSize, outputType: "float32" } as const;
-    const operands = { input, weights: weights.head, output: workspace.logits };
-    const product = productOp(device, shape, operands);
-    if (allRows) return [product, ...cap];
+    const products = this.#products(rows, this.#headMatrix, input, workspace.logits, "float32");
+    if (allRows) return [...products, ...cap];
     const rowList = staging.list(this.layout.logitRows);
     const gather = device.prepare(
       "gather_rows",
@@ -97,7 +90,7 @@ export class Forward {
       hiddenSize * 2,
       workspace.headInput,
     );
-    return [(counts) => gather({ grid: [counts.logitRows], blockThreads, overlapsPrevious }), product, ...cap];
+    return [(counts) => gather({ grid: [counts.logitRows], blockThreads, overlapsPrevious }), ...products, ...cap];
   }
 
   #capLogits(rows: number): Op[] {
@@ -158,31 +151,66 @@ export class Forward {
     return this.#parts.config.normsAddOne ? 1 : 0;
   }
 
-  #product(input: DeviceBuffer, weights: DeviceBuffer, output: DeviceBuffer, inWidth: number): Op {
-    const { rows } = this.layout.capacity;
-    const outWidth = weights.byteLength / 2 / inWidth;
-    const shape = { rows, outWidth, inWidth, outputType: "bfloat16" } as const;
-    return productOp(this.#parts.device, shape, { input, weights, output });
+  get #headMatrix(): Matrix {
+    const { config, weights } = this.#parts;
+    return { values: weights.head, outWidth: config.vocabSize, inWidth: config.hiddenSize };
+  }
+
+  #product(input: DeviceBuffer, matrix: Matrix, output: DeviceBuffer): Op[] {
+    return this.#products(this.layout.capacity.rows, matrix, input, output, "bfloat16");
+  }
+
+  /** A matrix product; one of a single row runs on our own kernels, which read weights as fast as memory allows. */
+  #products(rows: number, matrix: Matrix, input: DeviceBuffer, output: DeviceBuffer, type: OutputType): Op[] {
+    const { device } = this.#parts;
+    const { values: weights, outWidth, inWidth } = matrix;
+    if (rows === 1 && takesRows(inWidth)) return [this.#rows.product(finished(input, inWidth), matrix, output, type)];
+    if (matrix.scales) return this.#bytesProduct(rows, matrix, matrix.scales, input, output);
+    const shape = { rows, outWidth, inWidth, outputType: type } as const;
+    return [() => device.matmul(shape, { input, weights, output })];
+  }
+
+  /** The input is rounded to 8 bits, a scale for what shares one of the weights' inputs. */
+  #bytesProduct(
+    given: number,
+    { values: weights, outWidth, inWidth }: Matrix,
+    { kind, values: weightScales }: MatrixScales,
+    input: DeviceBuffer,
+    output: DeviceBuffer,
+  ): Op[] {
+    const { device, workspace, staging } = this.#parts;
+    const { quantized, quantizedScales } = workspace;
+    const rows = Math.max(given, leastProductRows);
+    const shape = { rows, outWidth, inWidth, outputType: "bfloat16", scales: kind } as const;
+    const scales = { weights: weightScales, input: quantizedScales };
+    const product = () => device.matmul(shape, { input: quantized, weights, output, scales });
+    const counted = staging.count("rows");
+    if (kind === "rows") {
+      const launch = device.prepare("quantize_rows", input, counted, inWidth, quantized, quantizedScales);
+      return [(counts) => launch({ grid: [counts.rows], blockThreads, overlapsPrevious }), product];
+    }
+    const launch = device.prepare("quantize_blocks", input, counted, inWidth, rows, quantized, quantizedScales);
+    const gridY = Math.ceil(inWidth / 1_024);
+    return [(counts) => launch({ grid: [counts.rows, gridY], blockThreads, overlapsPrevious }), product];
   }
 
   #projectQkv(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace } = this.#parts;
+    const { workspace } = this.#parts;
     return [
       this.#norm(layer.norms.beforeAttention, index === 0 ? undefined : this.#mlpDelta(index - 1)),
-      this.#product(workspace.normed, layer.qkv, workspace.qkv, config.hiddenSize),
+      ...this.#product(workspace.normed, layer.qkv, workspace.qkv),
     ];
   }
 
   #restOfLayer(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace } = this.#parts;
-    const { headCount, headDim, hiddenSize, ffnSize } = config;
+    const { workspace } = this.#parts;
     return [
       ...this.#attend(layer, index),
-      this.#product(workspace.attended, layer.output, workspace.delta, headCount * headDim),
+      ...this.#product(workspace.attended, layer.output, workspace.delta),
       this.#norm(layer.norms.beforeMlp, this.#attentionDelta(layer)),
-      this.#product(workspace.normed, layer.gateUp, workspace.gateUp, hiddenSize),
+      ...this.#product(workspace.normed, layer.gateUp, workspace.gateUp),
       this.#activate(),
-      this.#product(workspace.activated, layer.down, workspace.delta, ffnSize),
+      ...this.#product(workspace.activated, layer.down, workspace.delta),
     ];
   }
 
@@ -212,7 +240,7 @@ export class Forward {
 
   #fusedLayer(layer: LayerWeights, index: number): Op[] {
     const { config, workspace, weights } = this.#parts;
-    const { headCount, headDim, ffnSize, residualMultiplier: scale } = config;
+    const { residualMultiplier: scale } = config;
     const rows = this.#rows;
     const { residual, normed, squares, attended, activated } = workspace;
     const next = weights.layers[index + 1]?.norms.beforeAttention ?? weights.finalNorm;
@@ -224,9 +252,9 @@ export class Forward {
         ? this.#projectQkv(layer, 0)
         : [rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
       ...this.#attend(layer, index),
-      rows.add(attended, headCount * headDim, layer.output, { ...target, norm }),
+      rows.add(attended, layer.output, { ...target, norm }),
       rows.gated(this.#openRow(), layer.gateUp, activated),
-      rows.add(activated, ffnSize, layer.down, { ...target, norm: next }),
+      rows.add(activated, layer.down, { ...target, norm: next }),
     ];
   }
 

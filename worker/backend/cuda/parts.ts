@@ -13,7 +13,7 @@ import {
 } from "./attention.ts";
 import type { ComputeDevice } from "./device/device.ts";
 import type { ForwardParts } from "./forward-parts.ts";
-import { bucketOf } from "./graphs.ts";
+import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
@@ -39,6 +39,8 @@ export interface CudaBackendOptions {
   readonly hostKvBytes?: number | undefined;
   /** Bytes left free on the device, for the driver and for graphs; default 1 GiB. */
   readonly reserveBytes?: number;
+  /** Matrices in 8-bit floats stay so, where the device multiplies those. Default false: they are widened. */
+  readonly keepsE4m3?: boolean | undefined;
   /** Where weights are read from; default: the model's files. */
   readonly reader?: TensorReader;
 }
@@ -72,8 +74,10 @@ export async function makeParts(
   if (kvElement === "mx8") assertMx8(packShape, device);
   allowAttention(device, config.headDim, kvElement);
   const reader = options.reader ?? new FileReader();
-  const weights = await loadWeights(device, config, model.weights, reader);
-  const rows = bucketOf(options.maxRows);
+  // Elsewhere nothing multiplies 8-bit floats, and they are widened as they are read.
+  const keepsE4m3 = options.keepsE4m3 === true && device.hasWarpgroups;
+  const weights = await loadWeights(device, config, model.weights, { reader, keepsE4m3 });
+  const rows = bucketOf(Math.max(options.maxRows, leastProductRows));
   const maxLogitRows = bucketOf(options.maxLogitRows);
   const answer = new SampleAnswer(maxLogitRows);
   const stepWords = stagingWords(config, options, packShape);
@@ -84,6 +88,7 @@ export async function makeParts(
     countersPerRow: countersPerMerge(config),
     answerWords: answer.wordCount,
     stepWords,
+    e4m3Width: weights.e4m3Width,
   };
   const workspace = makeWorkspace(device, config, sizes);
   const rope = makeRopeTable(device, config);

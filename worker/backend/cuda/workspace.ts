@@ -1,7 +1,7 @@
 /** The activations of a step, allocated once for the largest step, and the table of rotations. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { Rotation } from "../../model/rope.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
+import { type ComputeDevice, type DeviceBuffer, scaleBlock } from "./device/device.ts";
 import { squareCount } from "./row-products.ts";
 import { editWords } from "./sampling.ts";
 
@@ -14,6 +14,8 @@ export interface WorkspaceSizes {
   /** Sizes in 32-bit words: the sampling kernels' answer, and the lists of a step. */
   readonly answerWords: number;
   readonly stepWords: number;
+  /** Inputs of the widest matrix of e4m3; 0: there is none. */
+  readonly e4m3Width: number;
 }
 
 export interface Workspace {
@@ -33,6 +35,9 @@ export interface Workspace {
   readonly partialSums: DeviceBuffer;
   /** [rows, countersPerRow] int32, zero between launches */
   readonly arrivals: DeviceBuffer;
+  /** [rows, e4m3Width] e4m3, and its scales by rows or blocks of 128 inputs, float32 */
+  readonly quantized: DeviceBuffer;
+  readonly quantizedScales: DeviceBuffer;
   /** [rows, 2 * ffn] and [rows, ffn] bfloat16 */
   readonly gateUp: DeviceBuffer;
   readonly activated: DeviceBuffer;
@@ -66,6 +71,8 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     partials: device.allocate("partials", partialRows * headCount * headDim * 4),
     partialSums: device.allocate("partial sums", partialRows * headCount * 4),
     arrivals,
+    quantized: rows("input in 8 bits", Math.max(1, sizes.e4m3Width), 1),
+    quantizedScales: rows("scales of input in 8 bits", Math.max(1, Math.ceil(sizes.e4m3Width / scaleBlock)), 4),
     gateUp: rows("gate and up", 2 * ffnSize, 2),
     activated: rows("activated", ffnSize, 2),
     headInput: device.allocate("head input", maxLogitRows * hiddenSize * 2),

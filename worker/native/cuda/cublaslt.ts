@@ -7,18 +7,26 @@ import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
 import { CublasLtLibrary, type CublasLtOptions } from "./cublaslt-library.ts";
-import { elementBytes, MatmulPlan, type MatmulShape } from "./matmul-plan.ts";
+import { elementBytes, MatmulPlan, type MatmulShape, matmulScaleCounts } from "./matmul-plan.ts";
 import type { DeviceBuffer } from "./memory.ts";
 import type { CudaStream } from "./stream.ts";
 
 export type { CublasLtOptions } from "./cublaslt-library.ts";
-export type { MatmulShape } from "./matmul-plan.ts";
+export type { MatmulScales, MatmulShape } from "./matmul-plan.ts";
+export { blockScaleStride, matmulScaleCounts, scaleBlock } from "./matmul-plan.ts";
 
 /** The operands of a product (MatmulShape has the sizes). Addresses are multiples of 16 bytes. */
 export interface MatmulOperands {
   readonly input: DeviceBuffer;
   readonly weights: DeviceBuffer;
   readonly output: DeviceBuffer;
+  /** Float32, where the shape has scales. */
+  readonly scales?: MatmulScaleBuffers;
+}
+
+export interface MatmulScaleBuffers {
+  readonly weights: DeviceBuffer;
+  readonly input: DeviceBuffer;
 }
 
 /** How many plans are kept; each number of rows needs a plan for each width. */
@@ -60,15 +68,16 @@ export class CublasLt {
 
   #planOf(shape: MatmulShape, operands: MatmulOperands): MatmulPlan {
     const alignment = alignmentOf(operands);
-    const { rows, outWidth, inWidth, outputType } = shape;
-    const key = `${rows} ${outWidth} ${inWidth} ${outputType} ${alignment}`;
+    const { rows, outWidth, inWidth, outputType, scales } = shape;
+    const key = `${rows} ${outWidth} ${inWidth} ${outputType} ${scales} ${alignment}`;
     const known = this.#plans.get(key);
     if (known !== undefined) {
       this.#plans.delete(key);
       this.#plans.set(key, known);
       return known;
     }
-    const plan = new MatmulPlan(this.#library, this.#handle, shape, alignment, this.#workspace.byteLength);
+    const { byteLength } = this.#workspace;
+    const plan = new MatmulPlan(this.#library, this.#handle, shape, alignment, byteLength, pointersOf(operands));
     this.#plans.set(key, plan);
     const [[oldestKey, oldest] = []] = this.#plans;
     if (this.#plans.size > maxPlans && oldestKey !== undefined) {
@@ -81,6 +90,7 @@ export class CublasLt {
   #run(stream: CudaStream, plan: MatmulPlan, operands: MatmulOperands): void {
     const { shape } = plan;
     assertOperands(shape, operands);
+    if (shape.scales !== undefined) plan.setScales(pointersOf(operands));
     const output = operands.output.pointer;
     const status = this.#library.symbols.cublasLtMatmul(
       this.#handle,
@@ -113,10 +123,20 @@ function alignmentOf({ input, weights, output }: MatmulOperands): number {
   return buffers.every((buffer) => buffer.pointer % 256 === 0) ? 256 : 16;
 }
 
-function assertOperands(shape: MatmulShape, { input, weights, output }: MatmulOperands): void {
+const pointersOf = ({ scales }: MatmulOperands): number[] =>
+  scales === undefined ? [] : [scales.weights.pointer, scales.input.pointer];
+
+function assertOperands(shape: MatmulShape, { input, weights, output, scales }: MatmulOperands): void {
   const { rows, outWidth, inWidth } = shape;
-  assertBytes(input, rows * inWidth * 2);
-  assertBytes(weights, outWidth * inWidth * 2);
+  const bytes = shape.scales === undefined ? 2 : 1;
+  assertBytes(input, rows * inWidth * bytes);
+  assertBytes(weights, outWidth * inWidth * bytes);
+  if (shape.scales !== undefined) {
+    if (scales === undefined) throw new RangeError("a product of e4m3 without scales");
+    const counts = matmulScaleCounts(shape, shape.scales);
+    assertBytes(scales.weights, 4 * counts.weights);
+    assertBytes(scales.input, 4 * counts.input);
+  }
   assertBytes(output, rows * outWidth * elementBytes[shape.outputType]);
 }
 

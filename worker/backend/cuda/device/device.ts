@@ -9,7 +9,8 @@ import type { DeviceBuffer, HostArray } from "../../../native/cuda/memory.ts";
 import type { Extent } from "../../../native/cuda/module.ts";
 import type { KernelName, kernelSignatures } from "./kernels.ts";
 
-export type { MatmulShape } from "../../../native/cuda/cublaslt.ts";
+export type { MatmulScales, MatmulShape } from "../../../native/cuda/cublaslt.ts";
+export { blockScaleStride, scaleBlock } from "../../../native/cuda/cublaslt.ts";
 export type { HostArray } from "../../../native/cuda/memory.ts";
 export { DeviceBuffer } from "../../../native/cuda/memory.ts";
 

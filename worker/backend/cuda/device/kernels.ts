@@ -28,6 +28,12 @@ const heads = [
 /** input, weights, in, out, squares, squareCount, epsilon, output */
 const productOfRow = ["ptr", "ptr", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
 
+/** input, weights, scales, scaleStride, rowShift, inShift, in, out, squares, squareCount, epsilon, output */
+const productOfBytes = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32"] as const),
+  ...(["i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
+] as const;
+
 /** The most blocks that one launch of move_blocks.cu takes. */
 export const mostMovedBlocks = 128;
 /** `MovedBlocks` of move_blocks.cu: numbers of blocks, then how many tokens of each. */
@@ -53,6 +59,17 @@ export const kernelSignatures = {
   matvec_gated: productOfRow,
   // input, weights, in, out, scale, residual, norm, next, squares
   matvec_add: ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
+  matvec_e4m3: productOfBytes,
+  matvec_e4m3_gated: productOfBytes,
+  // input, weights, scales, scaleStride, rowShift, inShift, in, out, scale, residual, norm, next, squares
+  matvec_e4m3_add: [
+    ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
+    ...(["f32", "ptr", "ptr", "ptr", "ptr"] as const),
+  ],
+  // input, rowCount, in, rowStride, out, scales
+  quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
+  // input, rowCount, in, out, scales
+  quantize_rows: ["ptr", "ptr", "i32", "ptr", "ptr"],
   // gateUp, rowCount, ffn, activation, out
   activate: ["ptr", "ptr", "i32", "i32", "ptr"],
   // logits, count, cap
@@ -85,6 +102,10 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_float: "matvec.cu",
   matvec_gated: "matvec.cu",
   matvec_add: "matvec.cu",
+  matvec_e4m3_gated: "matvec_e4m3.cu",
+  matvec_e4m3_add: "matvec_e4m3.cu",
+  quantize_blocks: "quantize.cu",
+  quantize_rows: "quantize.cu",
   pack_blocks: "move_blocks.cu",
   unpack_blocks: "move_blocks.cu",
 };

@@ -7,7 +7,7 @@ import { ModelError } from "../../../model/model-error.ts";
 import { dtypeBytes } from "../../../model/safetensors.ts";
 import { applyScales, assertWeights, rowElements, type StoredTensor, widen } from "../../../model/stored-form.ts";
 import { unpairRows } from "../../../model/tensor-layout.ts";
-import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
+import type { ComputeDevice, DeviceBuffer, HostArray } from "../device/device.ts";
 import type { TensorReader, TensorUpload } from "./weights.ts";
 
 interface TensorPart {
@@ -17,6 +17,8 @@ interface TensorPart {
   readonly count: number;
   readonly target: DeviceBuffer;
   readonly scale: number;
+  /** The elements are bytes, and stay what they are. */
+  readonly asStored: boolean;
 }
 
 export interface FileReaderOptions {
@@ -69,8 +71,7 @@ export class FileReader implements TensorReader {
         const file = files.get(part.tensor.file);
         if (file === undefined) throw new Error(`${part.tensor.file} is not open`);
         await copied.reached();
-        await readBfloat16(file, part, staging);
-        device.copyIn(part.target, staging.subarray(0, part.count));
+        device.copyIn(part.target, await readPart(file, part, staging));
         copied.set();
       }
       for (const { copied } of slots) await copied.reached();
@@ -82,12 +83,13 @@ export class FileReader implements TensorReader {
   }
 
   *#parts(uploads: readonly TensorUpload[]): Generator<TensorPart> {
-    for (const { tensor, target, scale } of uploads) {
-      const total = target.byteLength / 2;
+    for (const { tensor, target, scale, asStored = false } of uploads) {
+      const size = asStored ? 1 : 2;
+      const total = target.byteLength / size;
       const most = elementsAtOnce(tensor, this.#partElements);
       for (let first = 0; first < total; first += most) {
         const count = Math.min(most, total - first);
-        yield { tensor, first, count, target: target.slice(first * 2, count * 2), scale };
+        yield { tensor, first, count, target: target.slice(first * size, count * size), scale, asStored };
       }
     }
   }
@@ -100,18 +102,24 @@ function elementsAtOnce({ shape, pairedRows }: StoredTensor, most: number): numb
   return Math.max(Math.floor(most / headElements), 1) * headElements;
 }
 
+/** What goes to the device, in the memory of `staging`. */
+async function readPart(file: FileHandle, part: TensorPart, staging: Uint16Array<ArrayBuffer>): Promise<HostArray> {
+  const { tensor, first, count, asStored } = part;
+  if (!asStored) {
+    await readBfloat16(file, part, staging);
+    return staging.subarray(0, count);
+  }
+  const bytes = new Uint8Array(staging.buffer, staging.byteOffset, count);
+  await readAll(file, tensor, bytes, first);
+  return bytes;
+}
+
 async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array<ArrayBuffer>): Promise<void> {
   const { tensor, first, count, scale } = part;
   const size = dtypeBytes[tensor.dtype];
   const isDirect = tensor.dtype === "BF16" && scale === 1;
   const bytes = isDirect ? new Uint8Array(out.buffer, out.byteOffset, count * 2) : new Uint8Array(count * size);
-  const position = tensor.start + first * size;
-  let done = 0;
-  while (done < bytes.length) {
-    const { bytesRead } = await file.read(bytes, done, bytes.length - done, position + done);
-    if (bytesRead === 0) throw new ModelError(`${tensor.file}: ends ${bytes.length - done} bytes too early`);
-    done += bytesRead;
-  }
+  await readAll(file, tensor, bytes, first * size);
   if (!isDirect) {
     const values = widen(tensor.dtype, bytes);
     applyScales(values, tensor, first);
@@ -119,6 +127,17 @@ async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array
   }
   const { pairedRows, shape } = tensor;
   if (pairedRows) unpairRows(out.slice(0, count), rowElements(shape), pairedRows, out);
+}
+
+/** @param at the first byte, counted from the tensor's */
+async function readAll(file: FileHandle, tensor: StoredTensor, bytes: Uint8Array, at: number): Promise<void> {
+  const position = tensor.start + at;
+  let done = 0;
+  while (done < bytes.length) {
+    const { bytesRead } = await file.read(bytes, done, bytes.length - done, position + done);
+    if (bytesRead === 0) throw new ModelError(`${tensor.file}: ends ${bytes.length - done} bytes too early`);
+    done += bytesRead;
+  }
 }
 
 /** Rounds to the nearest bfloat16, ties to even; NaN stays NaN. */

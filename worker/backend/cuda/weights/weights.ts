@@ -1,5 +1,5 @@
 /**
- * Weights on the device, all bfloat16, in one allocation. q, k and v form one matrix, and gate and up another, so that
+ * Weights on the device, in one allocation: bfloat16, or matrices of e4m3 as they are stored (e4m3.ts). q, k and v form one matrix, and gate and up another, so that
  * a layer needs four matrix products.
  */
 import type { ModelConfig } from "../../../model/config.ts";
@@ -7,24 +7,34 @@ import type { LayerNorms } from "../../../model/family.ts";
 import type { StoredTensor } from "../../../model/stored-form.ts";
 import { layerNorm } from "../../../model/tensor-layout.ts";
 import { type ComputeDevice, DeviceBuffer } from "../device/device.ts";
+import { type MatrixScales, matrixScales, scalesKind } from "./e4m3.ts";
+
+/** [outWidth, inWidth] */
+export interface Matrix {
+  readonly values: DeviceBuffer;
+  readonly outWidth: number;
+  readonly inWidth: number;
+  /** Set where the values are e4m3; else they are bfloat16. */
+  readonly scales?: MatrixScales;
+}
 
 export interface LayerWeights {
   /** [hidden] before attention and MLP, and over what they add to the residual stream; null: there is no such norm. */
   readonly norms: { readonly [place in keyof LayerNorms]-?: DeviceBuffer | null };
   /** [(heads + 2 * kvHeads) * headDim, hidden], and the bias that is added to its output */
-  readonly qkv: DeviceBuffer;
+  readonly qkv: Matrix;
   readonly qkvBias: DeviceBuffer | null;
   /** [headDim]; of a model with norms over all heads, [heads * headDim] and [kvHeads * headDim] */
   readonly qNorm: DeviceBuffer | null;
   readonly kNorm: DeviceBuffer | null;
   /** [hidden, heads * headDim] */
-  readonly output: DeviceBuffer;
+  readonly output: Matrix;
   /** [hidden] */
   readonly outputBias: DeviceBuffer | null;
   /** [2 * ffn, hidden] */
-  readonly gateUp: DeviceBuffer;
+  readonly gateUp: Matrix;
   /** [hidden, ffn] */
-  readonly down: DeviceBuffer;
+  readonly down: Matrix;
 }
 
 export interface DeviceWeights {
@@ -34,6 +44,8 @@ export interface DeviceWeights {
   /** [hidden] */
   readonly finalNorm: DeviceBuffer;
   readonly layers: readonly LayerWeights[];
+  /** Inputs of the widest matrix of e4m3; 0: there is none. */
+  readonly e4m3Width: number;
   readonly byteLength: number;
 }
 
@@ -47,6 +59,8 @@ export interface TensorUpload {
   readonly tensor: StoredTensor;
   readonly target: DeviceBuffer;
   readonly scale: number;
+  /** The bytes are copied as they are stored. */
+  readonly asStored?: boolean;
 }
 
 /** Where weights come from: the model's files, or random numbers in benchmarks. */
@@ -59,14 +73,19 @@ export async function loadWeights(
   device: ComputeDevice,
   config: ModelConfig,
   source: WeightInfo,
-  reader: TensorReader,
+  { reader, keepsE4m3 }: { readonly reader: TensorReader; readonly keepsE4m3: boolean },
 ): Promise<DeviceWeights> {
-  const size = new WeightPlacer(config, source, undefined);
+  const size = new WeightPlacer(config, source, keepsE4m3, undefined);
   size.placeAll();
   const memory = device.allocate("weights", size.byteLength);
-  const placer = new WeightPlacer(config, source, memory);
+  const placer = new WeightPlacer(config, source, keepsE4m3, memory);
   const weights = placer.placeAll();
   await reader.upload(device, placer.uploads);
+  for (const { target, values } of placer.scales) {
+    const host = device.allocateHost(target.name, values.byteLength);
+    host.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+    device.copyIn(target, host);
+  }
   return weights;
 }
 
@@ -76,14 +95,18 @@ const alignment = 256;
 /** Walks the model's tensors in a fixed order; without an arena it only adds up their sizes. */
 class WeightPlacer {
   readonly uploads: TensorUpload[] = [];
+  readonly scales: { readonly target: DeviceBuffer; readonly values: Float32Array }[] = [];
   byteLength = 0;
+  #e4m3Width = 0;
   readonly #config: ModelConfig;
   readonly #source: WeightInfo;
+  readonly #keepsE4m3: boolean;
   readonly #memory: DeviceBuffer | undefined;
 
-  constructor(config: ModelConfig, source: WeightInfo, memory: DeviceBuffer | undefined) {
+  constructor(config: ModelConfig, source: WeightInfo, keepsE4m3: boolean, memory: DeviceBuffer | undefined) {
     this.#config = config;
     this.#source = source;
+    this.#keepsE4m3 = keepsE4m3;
     this.#memory = memory;
   }
 
@@ -94,7 +117,7 @@ class WeightPlacer {
     // Logits are linear in the last norm's weights, so the model's divisor of logits is folded into those weights.
     const finalNorm = this.#placeScaled(["model.norm.weight"], 1 / logitsDivisor);
     const layers = Array.from({ length: layerCount }, (_, layer) => this.#placeLayer(layer));
-    return { embedding, head, finalNorm, layers, byteLength: this.byteLength };
+    return { embedding, head, finalNorm, layers, e4m3Width: this.#e4m3Width, byteLength: this.byteLength };
   }
 
   #placeLayer(layer: number): LayerWeights {
@@ -109,14 +132,14 @@ class WeightPlacer {
         beforeMlp: this.#placeNorm(layer, "beforeMlp"),
         afterMlp: this.#placeNorm(layer, "afterMlp"),
       },
-      qkv: this.#place(...names("weight", ...projections)),
+      qkv: this.#placeMatrix(...names("weight", ...projections)),
       qkvBias: qkvBias ? this.#place(...names("bias", ...projections)) : null,
       qNorm: qkNorm ? this.#place(`${prefix}self_attn.q_norm.weight`) : null,
       kNorm: qkNorm ? this.#place(`${prefix}self_attn.k_norm.weight`) : null,
-      output: this.#place(...names("weight", "self_attn.o")),
+      output: this.#placeMatrix(...names("weight", "self_attn.o")),
       outputBias: outputBias ? this.#place(...names("bias", "self_attn.o")) : null,
-      gateUp: this.#place(...names("weight", "mlp.gate", "mlp.up")),
-      down: this.#place(...names("weight", "mlp.down")),
+      gateUp: this.#placeMatrix(...names("weight", "mlp.gate", "mlp.up")),
+      down: this.#placeMatrix(...names("weight", "mlp.down")),
     };
   }
 
@@ -129,19 +152,45 @@ class WeightPlacer {
     return this.#placeScaled(names, 1);
   }
 
-  #placeScaled(names: readonly string[], scale: number): DeviceBuffer {
+  /** The rows of a fused matrix, in 8 bits where all of them can stay so. */
+  #placeMatrix(...names: string[]): Matrix {
     const tensors = names.map((name) => this.#source.info(name));
-    const bytes = tensors.map(({ shape }) => 2 * shape.reduce((product, extent) => product * extent, 1));
-    const total = bytes.reduce((sum, count) => sum + count, 0);
-    const start = this.byteLength;
-    this.byteLength = start + Math.ceil(total / alignment) * alignment;
-    if (this.#memory === undefined) return new DeviceBuffer(names[0], 0, total);
-    const buffer = this.#memory.slice(start, total, names[0]);
+    const [, inWidth = 1] = tensors[0].shape;
+    const outWidth = tensors.reduce((sum, { shape }) => sum + shape[0], 0);
+    const kind = this.#keepsE4m3 ? scalesKind(tensors) : undefined;
+    if (kind === undefined) return { values: this.#place(...names), outWidth, inWidth };
+    const values = this.#placeTensors(names, 1, true);
+    const numbers = matrixScales(tensors, kind);
+    const target = this.#take(`scales of ${names[0]}`, numbers.byteLength);
+    if (this.#memory !== undefined) this.scales.push({ target, values: numbers });
+    this.#e4m3Width = Math.max(this.#e4m3Width, inWidth);
+    return { values, outWidth, inWidth, scales: { kind, values: target } };
+  }
+
+  #placeScaled(names: readonly string[], scale: number): DeviceBuffer {
+    return this.#placeTensors(names, scale, false);
+  }
+
+  #placeTensors(names: readonly string[], scale: number, asStored: boolean): DeviceBuffer {
+    const tensors = names.map((name) => this.#source.info(name));
+    const elementBytes = asStored ? 1 : 2;
+    const bytes = tensors.map(({ shape }) => elementBytes * shape.reduce((product, extent) => product * extent, 1));
+    const buffer = this.#take(
+      names[0],
+      bytes.reduce((sum, count) => sum + count, 0),
+    );
+    if (this.#memory === undefined) return buffer;
     let at = 0;
     tensors.forEach((tensor, i) => {
-      this.uploads.push({ tensor, target: buffer.slice(at, bytes[i], names[i]), scale });
+      this.uploads.push({ tensor, target: buffer.slice(at, bytes[i], names[i]), scale, asStored });
       at += bytes[i];
     });
     return buffer;
+  }
+
+  #take(name: string, bytes: number): DeviceBuffer {
+    const start = this.byteLength;
+    this.byteLength = start + Math.ceil(bytes / alignment) * alignment;
+    return this.#memory === undefined ? new DeviceBuffer(name, 0, bytes) : this.#memory.slice(start, bytes, name);
   }
 }

@@ -20,21 +20,7 @@
  * own. The input is read through the first-level cache, which weights bypass. Grid: ceil(out / 8) blocks of 128
  * threads, matvec_gated ceil(out / 4). Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
  */
-#include "common.cuh"
-
-constexpr int kOutputs = 2;
-constexpr int kBatch = 2;
-constexpr int kBatchVectors = kBatch * 32;
-constexpr int kWarps = 4;
-
-/* A load of weights, which are read once: they take no space in the cache that holds the input. */
-__device__ __forceinline__ uint4 load_weights(const uint4 *from) {
-  uint4 to;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-      : "l"(from));
-  return to;
-}
+#include "matvec.cuh"
 
 __device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8], float sum) {
   float w[8];
@@ -95,16 +81,6 @@ struct RowPair {
   }
 };
 
-__device__ __forceinline__ float norm_factor(const float *squares, int squareCount, int in, float epsilon) {
-  if (!squares) return 1.0f;
-  float sum = 0;
-#pragma unroll 8
-  for (int i = threadIdx.x & 31; i < squareCount; i += 32) sum += squares[i];
-  return rsqrtf(warp_sum(sum) / in + epsilon);
-}
-
-__device__ __forceinline__ int warp_index() { return (blockIdx.x * blockDim.x + threadIdx.x) >> 5; }
-
 /* Two neighbouring outputs of a warp; lanes 0 and 1 each hold one. */
 __device__ __forceinline__ float neighbour_sum(const bf16 *input, const bf16 *weights, int in, int out,
                                                const float *squares, int squareCount, float epsilon) {
@@ -149,24 +125,13 @@ matvec_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ff
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
 matvec_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, float scale,
            float *residual, const bf16 *__restrict__ norm, bf16 *next, float *squares) {
-  __shared__ float blockSquares[kWarps];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int first = warp_index() * kOutputs, o = first + lane;
+  const int lane = threadIdx.x & 31, first = warp_index() * kOutputs, o = first + lane;
   const bool isMine = lane < kOutputs && o < out;
   RowPair pair;
   const float weight = isMine ? to_float(norm[o]) : 0.0f;
   pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1));
-  float value = isMine ? residual[o] : 0.0f;
+  const RowSum row = {isMine ? residual[o] : 0.0f, weight, isMine, o};
   float sums[kOutputs];
   pair.multiply(input, sums);
-  value += (lane == 0 ? sums[0] : sums[1]) * scale;
-  if (isMine) {
-    residual[o] = value;
-    next[o] = pack_bf16(value * weight, 0.0f) & 0xffffu;
-  }
-  const float own = isMine ? value * value : 0.0f;
-  const float both = own + __shfl_down_sync(kAllLanes, own, 1);
-  if (lane == 0) blockSquares[warp] = both;
-  __syncthreads();
-  if (threadIdx.x == 0) squares[blockIdx.x] = (blockSquares[0] + blockSquares[1]) + (blockSquares[2] + blockSquares[3]);
+  add_products(row, lane == 0 ? sums[0] : sums[1], scale, residual, next, squares);
 }

@@ -1,0 +1,100 @@
+/** Numbers of 8 bits (e4m3) as kernels/cuda/products and cuBLASLt have them, in plain loops. */
+import type { DeviceBuffer, MatmulShape } from "../../../worker/backend/cuda/device/device.ts";
+import type { MatmulOperands } from "../../../worker/native/cuda/cublaslt.ts";
+import { fromE4m3 } from "../../model/quantised-folder.ts";
+import type { Values } from "./emulated-heads.ts";
+import type { EmulatedMemory } from "./emulated-memory.ts";
+
+const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
+const number = (value: unknown): number => Number(value);
+
+const greatest = 448;
+const values = Float64Array.from({ length: 256 }, (_, byte) => fromE4m3(byte));
+/** The numbers from 0 to 448, rising; their places are their bytes. */
+const rising = values.subarray(0, 127);
+
+/** The nearest number, of two as near the one with an even byte; beyond the greatest it is the greatest. */
+export function toE4m3(value: number): number {
+  if (Number.isNaN(value)) return 0x7f;
+  const sign = value < 0 || Object.is(value, -0) ? 0x80 : 0;
+  const size = Math.min(Math.abs(value), greatest);
+  let low = 0;
+  for (let high = rising.length - 1; low < high; ) {
+    const middle = Math.ceil((low + high) / 2);
+    if (rising[middle] <= size) low = middle;
+    else high = middle - 1;
+  }
+  const next = Math.min(low + 1, rising.length - 1);
+  const [below, above] = [size - rising[low], rising[next] - size];
+  return sign | (above < below || (above === below && low % 2 === 1) ? next : low);
+}
+
+/** Numbers that share a scale: rounds them, and gives their scale. */
+function quantize(numbers: Float32Array, out: Uint8Array, at: number): number {
+  const most = numbers.reduce((found, x) => Math.max(found, Math.abs(x)), 0);
+  const inverse = most > 0 ? Math.fround(greatest / most) : 1;
+  numbers.forEach((x, i) => {
+    out[at + i] = toE4m3(Math.fround(x * inverse));
+  });
+  return most / greatest;
+}
+
+export function emulatedQuantizeBlocks(memory: EmulatedMemory, given: Values, [grid, gridY]: readonly number[]): void {
+  const [input, rowCount, inWidth, rowStride, out, scales] = given;
+  const [width, rows] = [number(inWidth), memory.int32(buffer(rowCount))[0]];
+  if (rows > grid || gridY * 1_024 < width) throw new RangeError(`a grid of ${grid}, ${gridY} for ${rows} rows`);
+  const to = memory.float32(buffer(scales));
+  for (let row = 0; row < rows; row++) {
+    for (let block = 0; block < width / 128; block++) {
+      const at = row * width + block * 128;
+      const numbers = memory.bfloat16(buffer(input)).row(at, 128);
+      to[block * number(rowStride) + row] = quantize(numbers, memory.uint8(buffer(out)), at);
+    }
+  }
+}
+
+export function emulatedQuantizeRows(memory: EmulatedMemory, given: Values, [grid]: readonly number[]): void {
+  const [input, rowCount, inWidth, out, scales] = given;
+  const [width, rows] = [number(inWidth), memory.int32(buffer(rowCount))[0]];
+  if (rows > grid) throw new RangeError(`a grid of ${grid} for ${rows} rows`);
+  for (let row = 0; row < rows; row++) {
+    const numbers = memory.bfloat16(buffer(input)).row(row * width, width);
+    memory.float32(buffer(scales))[row] = quantize(numbers, memory.uint8(buffer(out)), row * width);
+  }
+}
+
+/** A product of numbers and scales, as `MatmulScales` has them. */
+export function emulatedBytesMatmul(memory: EmulatedMemory, shape: MatmulShape, operands: MatmulOperands): void {
+  const { rows, inWidth, outWidth, scales: kind } = shape;
+  const { input, weights, output, scales } = operands;
+  if (scales === undefined) throw new RangeError("a product of e4m3 without scales");
+  const [x, w, to] = [memory.uint8(input), memory.uint8(weights), memory.bfloat16(output)];
+  const [inputScales, weightScales] = [memory.float32(scales.input), memory.float32(scales.weights)];
+  const stride = 4 * Math.ceil(inWidth / 512);
+  const block = kind === "blocks" ? 128 : inWidth;
+  for (let row = 0; row < rows; row++) {
+    for (let o = 0; o < outWidth; o++) {
+      let sum = 0;
+      for (let at = 0; at < inWidth; at += block) {
+        let part = 0;
+        for (let i = at; i < at + block; i++) part += values[x[row * inWidth + i]] * values[w[o * inWidth + i]];
+        const places =
+          kind === "blocks" ? [(at / 128) * rows + row, Math.floor(o / 128) * stride + at / 128] : [row, o];
+        sum += part * inputScales[places[0]] * weightScales[places[1]];
+      }
+      to.set(row * outWidth + o, sum);
+    }
+  }
+}
+
+/** Weights of matvec_e4m3.cu, widened. @param given from the weights to the number of inputs */
+export function widenedWeights(memory: EmulatedMemory, given: Values, outputs: number): Float32Array {
+  const [weights, scales, stride, rowShift, inShift, inWidth] = given;
+  const width = number(inWidth);
+  const [bytes, scaleValues] = [memory.uint8(buffer(weights)), memory.float32(buffer(scales))];
+  return Float32Array.from({ length: outputs * width }, (_, at) => {
+    const [o, i] = [Math.floor(at / width), at % width];
+    const place = (o >> number(rowShift)) * number(stride) + ((i >> 4) >> number(inShift));
+    return values[bytes[at]] * scaleValues[place];
+  });
+}
