@@ -1,6 +1,8 @@
 /**
  * Attention on the device against its twin: random steps of pieces, segments and offsets, whole and split over tokens.
  */
+
+import { WindowCutter } from "../../worker/attention/batches/windowed.ts";
 import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import { launchesOf } from "../../worker/backend/cuda/attention.ts";
@@ -21,6 +23,10 @@ export interface AttentionCase {
   readonly pieces: readonly (readonly [rows: number, before: number, segments: number])[];
   /** That the plan is made for; 1: little is split. */
   readonly multiprocessorCount: number;
+  /** Of layers that slide. */
+  readonly windowTokens?: number;
+  /** For which the device's kernels are compiled. */
+  readonly scoreCap?: number | undefined;
 }
 
 /**
@@ -30,6 +36,8 @@ export interface AttentionCase {
 function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Batch & { blockCount: number } {
   const [pieceRows, pieceSegments] = [[0], [0]];
   const [starts, firsts, counts, offsets, blockIds, positions]: number[][] = [[], [], [], [], [], []];
+  /** Of each segment's first token: it stands there in the prompts of all who read it. */
+  const segmentPositions: number[] = [];
   let blockCount = 0;
   const add = (first: number, count: number, offset: number): void => {
     starts.push(blockIds.length);
@@ -54,7 +62,11 @@ function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Ba
       if (counts.length > 0 && random.integer(0, 1) === 0) share(offset);
       else add(random.integer(0, blockTokens - 1), random.integer(1, 90), offset);
     }
+    for (let s = segmentPositions.length; s < counts.length; s++) {
+      segmentPositions.push(start - counts[s] - random.integer(0, 30) - offsets[s]);
+    }
     add(0, before + rows, 0);
+    segmentPositions.push(start);
     for (let row = 0; row < rows; row++) positions.push(start + before + row);
     pieceRows.push(positions.length);
     pieceSegments.push(counts.length);
@@ -71,6 +83,7 @@ function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Ba
     segmentFirstTokens: Int32Array.from(firsts),
     segmentTokenCounts: Int32Array.from(counts),
     segmentOffsets: Int32Array.from(offsets),
+    segmentPositions: Int32Array.from(segmentPositions),
     blockIds: Int32Array.from(blockIds, (id) => places[id]),
     logitRows: new Int32Array(0),
     blockCount,
@@ -121,8 +134,11 @@ export async function checkAttention(
     packing: true,
     maxPartialRows: 4_096,
   });
-  const plan = planner.plan(batch);
+  const { windowTokens, scoreCap } = shape;
+  const cut = windowTokens && new WindowCutter({ windowTokens, blockTokens, fewRows: planner.fewRows }).cut(batch);
+  const plan = planner.plan(cut || batch);
   const twin = new KernelTwin(device, 48 << 20, headDim);
+  twin.memory.scoreCap = scoreCap;
   const width = (queryHeads + 2 * kvHeads) * headDim;
   const normals = (count: number) => random.normals(count, Number.POSITIVE_INFINITY);
   const qkv = twin.putBfloat16("qkv", normals(rowCount * width));

@@ -3,10 +3,12 @@
  * same bytes, and then all memory is compared: outputs within a tolerance, everything else bit for bit. Memory that
  * nobody wrote is NaN on both sides, so an output left out shows, and so does a write where none belongs.
  */
-import type { DeviceBuffer, HostArray, LaunchSize } from "../../worker/backend/cuda/device/device.ts";
+import type { DeviceBuffer, HostArray, LaunchSize, MatmulShape } from "../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../worker/backend/cuda/device/kernels.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { KvElement } from "../../worker/backend/cuda/pool.ts";
+import type { MatmulOperands } from "../../worker/native/cuda/cublaslt.ts";
+import { emulatedBytesMatmul } from "../backend/cuda/emulated-e4m3.ts";
 import { emulate } from "../backend/cuda/emulated-kernels.ts";
 import { EmulatedMemory } from "../backend/cuda/emulated-memory.ts";
 
@@ -65,6 +67,17 @@ export class KernelTwin {
     const prepare = this.device.prepare as (name: KernelName, ...values: unknown[]) => (size: LaunchSize) => void;
     prepare.call(this.device, name, ...here)(size);
     emulate(this.memory, name, values, size.grid as readonly number[]);
+  }
+
+  matmul(shape: MatmulShape, { input, weights, output, scales }: MatmulOperands): void {
+    const here = (buffer: DeviceBuffer) => this.real.slice(buffer.pointer, buffer.byteLength);
+    this.device.matmul(shape, {
+      input: here(input),
+      weights: here(weights),
+      output: here(output),
+      ...(scales && { scales: { input: here(scales.input), weights: here(scales.weights) } }),
+    });
+    emulatedBytesMatmul(this.memory, shape, { input, weights, output, ...(scales && { scales }) });
   }
 
   /** What a buffer holds on the device. */

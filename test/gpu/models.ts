@@ -1,11 +1,11 @@
 /** Models of true shapes with random weights, made in device memory: what benchmarks run. */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
-import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
+import type { ComputeDevice, MatmulScales } from "../../worker/backend/cuda/device/device.ts";
 import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { TensorReader, TensorUpload, WeightInfo } from "../../worker/backend/cuda/weights/weights.ts";
 import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";
-import type { TensorInfo } from "../../worker/model/safetensors.ts";
+import type { StoredTensor, WeightScales } from "../../worker/model/stored-form.ts";
 import { tensorLayout } from "../../worker/model/tensor-layout.ts";
 
 /** As their config.json on Hugging Face, with a context that takes 32 documents. */
@@ -47,27 +47,55 @@ export function configOf(name: ModelName): ModelConfig {
   return parseModelConfig(rawConfigs[name], name);
 }
 
-/** The tensors of a model that lies nowhere: types and shapes alone. */
-export function weightsOf(config: ModelConfig): WeightInfo {
+/**
+ * The tensors of a model that lies nowhere: types and shapes alone.
+ * @param e4m3 what shares a scale, where the layers' matrices are in 8-bit floats
+ */
+export function weightsOf(config: ModelConfig, e4m3?: MatmulScales): WeightInfo {
   const layout = tensorLayout(config);
   return {
-    info(name): TensorInfo {
+    info(name): StoredTensor {
       const place = layout.get(name);
       if (place === undefined) throw new Error(`no tensor "${name}"`);
-      const bytes = 2 * place.shape.reduce((product, extent) => product * extent, 1);
-      return { file: name, dtype: "BF16", shape: place.shape, start: 0, end: bytes };
+      const { shape } = place;
+      const count = shape.reduce((product, extent) => product * extent, 1);
+      const plain = { file: name, shape, start: 0 };
+      if (e4m3 === undefined || !/_proj\.weight$/.test(name)) return { ...plain, dtype: "BF16", end: 2 * count };
+      return { ...plain, dtype: "F8_E4M3", end: count, scales: randomScales(shape, e4m3) };
     },
   };
 }
 
-/** A stretch of normal numbers, copied over and over; norms are 1. */
+/** e4m3's numbers are 100 on average here, weights are to be 0.02. */
+function randomScales([rows, width = 1]: readonly number[], kind: MatmulScales): WeightScales {
+  const [rowsPerScale, columnsPerScale] = kind === "blocks" ? [128, 128] : [1, width];
+  const scalesPerRow = Math.ceil(width / columnsPerScale);
+  const count = Math.ceil(rows / rowsPerScale) * scalesPerRow;
+  const values = Float32Array.from({ length: count }, () => 1e-4 + 2e-4 * Math.random());
+  return { values, rowsPerScale, columnsPerScale, scalesPerRow, firstRow: 0 };
+}
+
+/** A stretch of normal numbers, copied over and over, and so are bytes; norms are 1. One reader gives the same twice. */
 export class RandomReader implements TensorReader {
+  #numbers: Uint16Array | undefined;
+  #bytes: Uint8Array | undefined;
+
   async upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void> {
-    const count = (32 << 20) - 4_099;
-    const pattern = new Uint16Array(device.allocateHost("random weights", count * 2).buffer);
+    this.#numbers ??= roundedNormals((32 << 20) - 4_099);
+    const pattern = new Uint16Array(device.allocateHost("random weights", this.#numbers.byteLength).buffer);
+    pattern.set(this.#numbers);
     const ones = new Uint16Array(device.allocateHost("ones", 65_536 * 2).buffer).fill(0x3f80);
-    roundToBfloat16(normalNumbers(count, 0.02), 1, pattern);
-    for (const { tensor, target } of uploads) {
+    this.#bytes ??= randomBytes(16 << 20);
+    const bytes = device.allocateHost("random bytes", this.#bytes.length);
+    bytes.set(this.#bytes);
+    for (const { tensor, target, asStored } of uploads) {
+      if (asStored) {
+        for (let at = 0; at < target.byteLength; at += bytes.length) {
+          const length = Math.min(bytes.length, target.byteLength - at);
+          device.copyIn(target.slice(at, length), bytes.subarray(0, length));
+        }
+        continue;
+      }
       const isNorm = /norm\.weight$/.test(tensor.file);
       const total = target.byteLength / 2;
       const source = isNorm ? ones : pattern;
@@ -79,6 +107,16 @@ export class RandomReader implements TensorReader {
     await device.settled();
   }
 }
+
+function roundedNormals(count: number): Uint16Array {
+  const numbers = new Uint16Array(count);
+  roundToBfloat16(normalNumbers(count, 0.02), 1, numbers);
+  return numbers;
+}
+
+/** Finite numbers of 8 bits. */
+const randomBytes = (count: number): Uint8Array =>
+  Uint8Array.from({ length: count }, (_, i) => Math.floor(Math.random() * 127) + 128 * (i & 1));
 
 export function normalNumbers(count: number, deviation: number): Float32Array {
   const numbers = new Float32Array(count);
@@ -95,9 +133,11 @@ export interface BenchBackendOptions {
   readonly packing?: boolean;
   readonly hostKvBytes?: number;
   readonly kvElement?: KvElement;
+  /** What shares a scale, where the layers' matrices are in 8-bit floats. */
+  readonly e4m3?: MatmulScales | undefined;
 }
 
-export function openRandomModel(device: ComputeDevice, config: ModelConfig, options: BenchBackendOptions) {
-  const shared = { blockTokens: 16, maxLogitRows: 64, reader: new RandomReader() };
-  return CudaBackend.open(device, { config, weights: weightsOf(config) }, { ...shared, ...options });
+export function openRandomModel(device: ComputeDevice, config: ModelConfig, { e4m3, ...options }: BenchBackendOptions) {
+  const shared = { blockTokens: 16, maxLogitRows: 64, reader: new RandomReader(), keepsE4m3: e4m3 !== undefined };
+  return CudaBackend.open(device, { config, weights: weightsOf(config, e4m3) }, { ...shared, ...options });
 }

@@ -1,0 +1,177 @@
+/**
+ * Layers of other kinds than a Llama's, and weights in 8-bit floats, on the device:
+ * `bun test/gpu/layers.ts [kernels|windows|bytes|speed]... [folder of NVIDIA's libraries]...`; writes $OUT/layers.json.
+ *   kernels  heads of 256 dimensions, caps and windows against loops
+ *   windows  a model of 128 dimensions a head whose layers slide, by the warpgroups' kernels and by the others
+ *   bytes    products of weights in 8-bit floats against loops
+ *   speed    the 8B shape in 8-bit floats and in bfloat16: decoding, prefill
+ */
+import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
+import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";
+import { GoldenModel, type GoldenPrompt, type SpanPrompt } from "../golden/golden-model.ts";
+import { Random } from "../native/random.ts";
+import { BenchEngine, median } from "./bench-engine.ts";
+import { attentionCases, checkAttention } from "./kernel-attention.ts";
+import { checkByteProducts, checkByteRows, e4m3Shapes } from "./kernel-e4m3.ts";
+import { checkHeads } from "./kernel-rows.ts";
+import { configOf, openRandomModel, RandomReader, weightsOf } from "./models.ts";
+import { freshSeed, gpuOptions, openTestDevice, resultPath } from "./options.ts";
+import { assertThat, Report } from "./report.ts";
+
+const options = gpuOptions();
+const report = new Report();
+const seed = freshSeed();
+const random = new Random(seed);
+console.log(`seed ${seed}`);
+const isWanted = (part: string) => options.parts.length === 0 || options.parts.includes(part);
+
+async function checkKernels(): Promise<void> {
+  for (const [headDim, scoreCap] of [
+    [256, undefined],
+    [256, 50],
+    [128, 20],
+    [64, undefined],
+  ] as const) {
+    const device = await openTestDevice(headDim, options, "bfloat16", scoreCap);
+    for (const shape of attentionCases(headDim)) {
+      for (const windowTokens of [undefined, 1, 24, 70]) {
+        const given = { ...shape, scoreCap, ...(windowTokens && { windowTokens }) };
+        await report.check(`attention ${JSON.stringify(given)}`, () => checkAttention(device, random, given));
+      }
+    }
+    if (scoreCap === undefined) {
+      for (const [hasBias, hasNorm] of [
+        [true, false],
+        [false, true],
+      ] as const) {
+        await report.check(`heads of ${headDim}`, () => checkHeads(device, random, headDim, hasBias, hasNorm));
+      }
+    }
+    device.close();
+  }
+}
+
+const windowTokens = 100;
+const windowed = (perFull: number): ModelConfig =>
+  parseModelConfig(
+    {
+      architectures: ["Olmo3ForCausalLM"],
+      num_hidden_layers: 4,
+      hidden_size: 512,
+      num_attention_heads: 8,
+      num_key_value_heads: 2,
+      head_dim: 128,
+      intermediate_size: 1_024,
+      vocab_size: 2_048,
+      rms_norm_eps: 1e-6,
+      rope_theta: 10_000,
+      max_position_embeddings: 4_096,
+      tie_word_embeddings: false,
+      sliding_window: windowTokens,
+      layer_types: Array.from({ length: 4 }, (_, i) =>
+        (i + 1) % perFull === 0 ? "full_attention" : "sliding_attention",
+      ),
+    },
+    "windows",
+  );
+
+/** Backends of the same random weights; the second one's device is said to have no warpgroups. */
+async function openPair(config: ModelConfig) {
+  const reader = new RandomReader();
+  const open = async (hasWarpgroups: boolean) => {
+    const device = await openTestDevice(config.headDim, options);
+    Object.defineProperty(device, "hasWarpgroups", { value: hasWarpgroups });
+    const shared = { kvBytes: 256 << 20, blockTokens: 16, maxRows: 512, maxLogitRows: 16, reader };
+    const weights = weightsOf(config);
+    return new GoldenModel(await CudaBackend.open(device, { config, weights }, shared), "windows");
+  };
+  return [await open(true), await open(false)] as const;
+}
+
+/** Fragments and questions of W - 1, W and W + 1 tokens: logits of both, cold and prepared, plain and span. */
+async function checkWindows(perFull: number): Promise<string> {
+  const models = await openPair(windowed(perFull));
+  const draw = (count: number) => Array.from({ length: count }, () => random.integer(3, 2_047));
+  const sizes = [windowTokens - 1, windowTokens, windowTokens + 1];
+  let [worst, prompts, scale] = [0, 0, 0];
+  for (const system of [[5], sizes].flat()) {
+    for (const user of [1, 40, 200, ...sizes]) {
+      const fragments = random.shuffle([...sizes]).map(draw);
+      const prompt: SpanPrompt = { kind: "span", system: draw(system), fragments, user: draw(user) };
+      const [first, again] = [await models[0].answer(prompt, 6), await models[0].answer(prompt, 6)];
+      const other = await models[1].answer(prompt, 6);
+      const plain: GoldenPrompt = { kind: "causal", ids: [...prompt.system, ...fragments.flat(), ...prompt.user] };
+      const [own, twin] = [await models[0].answer(plain, 6), await models[1].answer(plain, 6)];
+      for (const [a, b] of [
+        [first, other],
+        [again, other],
+        [own, twin],
+      ]) {
+        const logits = b.logits ?? new Float32Array(0);
+        scale = Math.max(scale, ...logits.map(Math.abs));
+        worst = Math.max(worst, ...logits.map((x, i) => Math.abs(x - (a.logits?.[i] ?? Number.NaN))));
+        assertThat(!Number.isNaN(worst), "a logit is missing");
+        prompts += 1;
+      }
+    }
+  }
+  // Both round to bfloat16 at the same places, and add in other orders.
+  assertThat(worst <= 0.03 * scale, `logits differ by ${worst}, of ${scale} at most`);
+  for (const model of models) await model.dispose();
+  return `${prompts} prompts, logits differ by ${worst.toFixed(4)} of ${scale.toFixed(2)}`;
+}
+
+async function checkBytes(): Promise<void> {
+  const device = await openTestDevice(128, options);
+  for (const shape of e4m3Shapes) {
+    await report.check(`products of a row, ${shape}`, () => checkByteRows(device, random, shape));
+    for (const rows of [4, 8, 64, 320]) {
+      await report.check(`products of ${rows} rows, ${shape}`, () => checkByteProducts(device, random, shape, rows));
+    }
+  }
+  device.close();
+}
+
+const [contextTokens, prefillTokens] = [1_024, 8_192];
+
+async function decodeMs(backend: CudaBackend, device: CudaDevice, batch: number): Promise<string> {
+  const engine = new BenchEngine(backend, device, prefillTokens);
+  for (let i = 0; i < batch; i++) engine.submit([], engine.randomTokens(contextTokens - 32), 64, false);
+  const steps = (await engine.settle()).slice(-56, -8);
+  return `${median(steps.map(({ wallMs }) => wallMs)).toFixed(3)} ms (device ${median(steps.map(({ deviceMs }) => deviceMs)).toFixed(3)})`;
+}
+
+async function prefillMs(backend: CudaBackend, device: CudaDevice): Promise<string> {
+  const engine = new BenchEngine(backend, device, prefillTokens);
+  const times: number[] = [];
+  for (let round = 0; round < 4; round++) {
+    engine.submit([], engine.randomTokens(prefillTokens), 1, false);
+    times.push((await engine.settle()).reduce((sum, { wallMs }) => sum + wallMs, 0));
+  }
+  return `${median(times.slice(1)).toFixed(1)} ms`;
+}
+
+async function measureSpeed(form: "bfloat16" | MatmulForm): Promise<string> {
+  const config = configOf("Qwen3-8B");
+  const device = await openTestDevice(config.headDim, options);
+  const e4m3 = form === "bfloat16" ? undefined : form;
+  const backend = await openRandomModel(device, config, { kvBytes: 24e9, maxRows: prefillTokens, e4m3 });
+  const words = [`${(backend.weightBytes / 1e9).toFixed(2)} GB of weights`];
+  for (const batch of [1, 4, 16, 64]) words.push(`decode ${batch}: ${await decodeMs(backend, device, batch)}`);
+  words.push(`prefill ${prefillTokens}: ${await prefillMs(backend, device)}`);
+  await backend.dispose();
+  return words.join(", ");
+}
+type MatmulForm = "blocks" | "rows";
+
+if (isWanted("kernels")) await checkKernels();
+if (isWanted("windows")) {
+  await report.check("windows in three of four layers", () => checkWindows(4));
+  await report.check("windows in every layer", () => checkWindows(9));
+}
+if (isWanted("bytes")) await checkBytes();
+for (const form of isWanted("speed") ? (["bfloat16", "blocks", "rows"] as const) : []) {
+  await report.check(`speed of ${form}`, () => measureSpeed(form));
+}
+process.exitCode = await report.end(resultPath(options, "layers.json"));
