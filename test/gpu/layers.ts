@@ -8,8 +8,9 @@
  */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";
-import { GoldenModel, type GoldenPrompt, type SpanPrompt } from "../golden/golden-model.ts";
+import { type Answer, GoldenModel, type GoldenPrompt, type SpanPrompt } from "../golden/golden-model.ts";
 import { Random } from "../native/random.ts";
 import { BenchEngine, median } from "./bench-engine.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
@@ -76,25 +77,26 @@ const windowed = (perFull: number): ModelConfig =>
     "windows",
   );
 
-/** Backends of the same random weights; the second one's device is said to have no warpgroups. */
-async function openPair(config: ModelConfig) {
+/** Backends of the same random weights: by the warpgroups' kernels, by the others, and the first with KV in mx8. */
+async function openModels(config: ModelConfig) {
   const reader = new RandomReader();
-  const open = async (hasWarpgroups: boolean) => {
-    const device = await openTestDevice(config.headDim, options);
+  const open = async (hasWarpgroups: boolean, kvElement: KvElement) => {
+    const device = await openTestDevice(config.headDim, options, kvElement);
     Object.defineProperty(device, "hasWarpgroups", { value: hasWarpgroups });
-    const shared = { kvBytes: 256 << 20, blockTokens: 16, maxRows: 512, maxLogitRows: 16, reader };
+    const shared = { kvBytes: 256 << 20, blockTokens: 16, maxRows: 512, maxLogitRows: 16, kvElement, reader };
     const weights = weightsOf(config);
     return new GoldenModel(await CudaBackend.open(device, { config, weights }, shared), "windows");
   };
-  return [await open(true), await open(false)] as const;
+  return [await open(true, "bfloat16"), await open(false, "bfloat16"), await open(true, "mx8")] as const;
 }
 
 /** Fragments and questions of W - 1, W and W + 1 tokens: logits of both, cold and prepared, plain and span. */
 async function checkWindows(perFull: number): Promise<string> {
-  const models = await openPair(windowed(perFull));
+  const models = await openModels(windowed(perFull));
   const draw = (count: number) => Array.from({ length: count }, () => random.integer(3, 2_047));
   const sizes = [windowTokens - 1, windowTokens, windowTokens + 1];
-  let [worst, prompts, scale] = [0, 0, 0];
+  let [worst, worstMx8, prompts, scale] = [0, 0, 0, 0];
+  const distance = (a: Answer, b: Answer) => Math.max(...differences(a, b));
   for (const system of [[5], sizes].flat()) {
     for (const user of [1, 40, 200, ...sizes]) {
       const fragments = random.shuffle([...sizes]).map(draw);
@@ -103,24 +105,25 @@ async function checkWindows(perFull: number): Promise<string> {
       const other = await models[1].answer(prompt, 6);
       const plain: GoldenPrompt = { kind: "causal", ids: [...prompt.system, ...fragments.flat(), ...prompt.user] };
       const [own, twin] = [await models[0].answer(plain, 6), await models[1].answer(plain, 6)];
-      for (const [a, b] of [
-        [first, other],
-        [again, other],
-        [own, twin],
-      ]) {
-        const logits = b.logits ?? new Float32Array(0);
-        scale = Math.max(scale, ...logits.map(Math.abs));
-        worst = Math.max(worst, ...logits.map((x, i) => Math.abs(x - (a.logits?.[i] ?? Number.NaN))));
-        assertThat(!Number.isNaN(worst), "a logit is missing");
-        prompts += 1;
-      }
+      const inMx8 = await models[2].answer(prompt, 6);
+      scale = Math.max(scale, ...(first.logits ?? []).map(Math.abs));
+      worst = Math.max(worst, distance(first, other), distance(again, other), distance(own, twin));
+      worstMx8 = Math.max(worstMx8, distance(first, inMx8));
+      prompts += 1;
     }
   }
   // Both round to bfloat16 at the same places, and add in other orders.
   assertThat(worst <= 0.03 * scale, `logits differ by ${worst}, of ${scale} at most`);
+  // Numbers of 7 bits and a sign are rounded by 2^-8 of their group's greatest.
+  assertThat(worstMx8 <= 0.06 * scale, `with KV in mx8 logits differ by ${worstMx8}, of ${scale} at most`);
   for (const model of models) await model.dispose();
-  return `${prompts} prompts, logits differ by ${worst.toFixed(4)} of ${scale.toFixed(2)}`;
+  const words = `${prompts} prompts, logits differ by ${worst.toFixed(4)}, with KV in mx8 by ${worstMx8.toFixed(4)}`;
+  return `${words} of ${scale.toFixed(2)}`;
 }
+
+/** NaN where a logit is missing. */
+const differences = (a: Answer, b: Answer): number[] =>
+  Array.from(b.logits ?? [Number.NaN], (x, i) => Math.abs(x - (a.logits?.[i] ?? Number.NaN)));
 
 async function checkBytes(): Promise<void> {
   const device = await openTestDevice(128, options);
