@@ -240,6 +240,7 @@ function countingDevice(): { readonly device: ComputeDevice; readonly counted: (
   const nothing = (): void => undefined;
   const parts = {
     ...{ hardware: "any", multiprocessorCount: 160, maxSharedBytesPerBlock: 227 * 1024, hasWarpgroups: true },
+    multipliesE4m3: true,
     ...{ allocate, freeBytes: () => 2 ** 50, allocateHost: (_: string, count: number) => new Uint8Array(count) },
     ...{ prepare: () => nothing, allowSharedBytes: nothing, copyIn: nothing, copyOut: nothing, fill: nothing },
     putTensorMap: () => allocate("tensor map", 128),

@@ -39,9 +39,9 @@ const published = {
   config: { ...blocks.config, weight_block_size: [128, 128] },
 } as const;
 
-async function run(folder: string, keepsE4m3: boolean, hasWarpgroups = true) {
+async function run(folder: string, keepsE4m3: boolean, multipliesE4m3 = true) {
   const device = new EmulatedDevice(64);
-  device.hasWarpgroups = hasWarpgroups;
+  device.multipliesE4m3 = multipliesE4m3;
   // Parts that begin and end within a row.
   const reader = new FileReader({ partElements: 1_000, laneCount: 3 });
   const backend = await CudaBackend.open(device, loadModel(folder, "float32"), { ...options, reader, keepsE4m3 });

@@ -62,6 +62,7 @@ export class EmulatedDevice implements ComputeDevice {
   multiprocessorCount = 4;
   maxSharedBytesPerBlock = 232_448;
   hasWarpgroups = true;
+  multipliesE4m3 = true;
   readonly memory: EmulatedMemory;
   /** Names of launches, products and copies that ran, in order; graph launches are what they hold. */
   readonly log: string[] = [];

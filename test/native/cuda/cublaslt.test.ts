@@ -1,6 +1,12 @@
 /** Matrix products: what cuBLASLt is told, that a row-major product comes of it, and what is refused before. */
 import { beforeEach, expect, test } from "bun:test";
-import { CublasLt, type MatmulOperands, type MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";
+import {
+  blockScaleStride,
+  CublasLt,
+  type MatmulOperands,
+  type MatmulShape,
+  matmulScaleCounts,
+} from "../../../worker/native/cuda/cublaslt.ts";
 import { CudaError } from "../../../worker/native/cuda/driver.ts";
 import { CudaUnavailable } from "../../../worker/native/cuda/library-names.ts";
 import { copyToDevice, copyToHost, DeviceArena, type HostArray } from "../../../worker/native/cuda/memory.ts";
@@ -59,6 +65,65 @@ test.each<MatmulShape>([
 ])("%j is the row-major product", (shape) => {
   const { actual, expected } = run(shape);
   expect(actual).toEqual(expected);
+});
+
+/** Bytes of e4m3 for 0, ±1, ±2, ±4. */
+const fewBytes = Uint8Array.of(0, 0x38, 0xb8, 0x40, 0xc0, 0x48, 0xc8);
+const fewValues = [0, 1, -1, 2, -2, 4, -4];
+
+test.each(["rows", "blocks"] as const)(
+  "8-bit floats count their scales of %s, which the library is told of anew each time",
+  (kind) => {
+    expect(lt.hasScales).toBe(true);
+    const [rows, outWidth, inWidth] = [4, 256, 640];
+    const shape = { rows, outWidth, inWidth, outputType: "bfloat16", scales: kind } as const;
+    const places = (count: number, step: number) => Int32Array.from({ length: count }, (_, i) => (i * step) % 7);
+    const [x, w] = [places(rows * inWidth, 3), places(outWidth * inWidth, 5)];
+    const counts = matmulScaleCounts(shape, kind);
+    // Five blocks of inputs take the place of eight.
+    if (kind === "blocks") expect(counts).toEqual({ weights: 2 * 8, input: 5 * 4 });
+    const stride = blockScaleStride(inWidth);
+    for (const round of [1, 2]) {
+      const power = (i: number) => 2 ** ((i * round) % 3);
+      const [ofWeights, ofInput] = [counts.weights, counts.input].map((count) =>
+        Float32Array.from({ length: count }, (_, i) => power(i)),
+      );
+      const output = arena.allocate("output", rows * outWidth * 2);
+      const bytesOf = (list: Int32Array) => upload(Uint8Array.from(list, (place) => fewBytes[place]));
+      const scales = { weights: upload(ofWeights), input: upload(ofInput) };
+      lt.matmul(stream, shape, { input: bytesOf(x), weights: bytesOf(w), output, scales });
+      const out = new Uint16Array(rows * outWidth);
+      copyToHost(stream, out, output);
+      for (let row = 0; row < rows; row++) {
+        for (let o = 0; o < outWidth; o += 37) {
+          let sum = 0;
+          for (let i = 0; i < inWidth; i++) {
+            const block = Math.floor(i / 128);
+            const scale =
+              kind === "rows"
+                ? ofWeights[o] * ofInput[row]
+                : ofWeights[Math.floor(o / 128) * stride + block] * ofInput[block * rows + row];
+            sum += scale * fewValues[x[row * inWidth + i]] * fewValues[w[o * inWidth + i]];
+          }
+          const [found] = fromBfloat16(out.subarray(row * outWidth + o, row * outWidth + o + 1));
+          expect(Math.abs(found - sum)).toBeLessThanOrEqual(Math.abs(sum) * 2 ** -8);
+        }
+      }
+    }
+    expect(fake.notes("cublasLtMatmulAlgoGetHeuristic")).toHaveLength(1);
+  },
+);
+
+test("a product by blocks of other sizes, and one without its scales, are refused", () => {
+  const shape = { rows: 4, outWidth: 128, inWidth: 128, outputType: "bfloat16", scales: "blocks" } as const;
+  const buffer = arena.allocate("bytes", 1 << 16);
+  const scales = { weights: buffer, input: buffer };
+  const operands = { input: buffer, weights: buffer, output: buffer, scales };
+  for (const wrong of [{ rows: 6 }, { outWidth: 192 }, { inWidth: 64 }])
+    expect(() => lt.matmul(stream, { ...shape, ...wrong }, operands)).toThrow(RangeError);
+  expect(() => lt.matmul(stream, shape, { input: buffer, weights: buffer, output: buffer })).toThrow("without scales");
+  const short = { ...operands, scales: { ...scales, input: arena.allocate("short", 12) } };
+  expect(() => lt.matmul(stream, shape, short)).toThrow('"short" of 12 bytes is too short for a product: 16');
 });
 
 test("a shape is planned once, with the first algorithm that is usable and the workspace's size", () => {

@@ -44,11 +44,18 @@ API i32 nvrtcGetCUBIN(Program *program, char *out) { memcpy(out, program->cubin.
 API i32 nvrtcDestroyProgram(Program **program) { delete *program; *program = nullptr; return note("nvrtcDestroyProgram", ""); }
 
 struct Layout { i32 type; u64 rows, columns; int64_t stride; };
-struct Description { i32 compute, scale; i32 transposed_a = 0, transposed_b = 0; };
+struct Description {
+  i32 compute, scale;
+  i32 transposed_a = 0, transposed_b = 0;
+  /* Of A, then of B: float32 numbers, and what shares one. */
+  u64 scales[2] = {};
+  i32 modes[2] = {};
+};
 static int live_descriptors = 0;
 static std::map<i32, u64> preferences;
 API i32 fake_live_descriptors() { return live_descriptors; }
 
+API u64 cublasLtGetVersion() { return 130000; }
 API const char *cublasLtGetStatusName(i32 status) { return status == 15 ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER"; }
 API const char *cublasLtGetStatusString(i32) { return "the library's words"; }
 API i32 cublasLtCreate(void **out) { *out = (void *)0x7000; return made(note("cublasLtCreate", "")); }
@@ -67,6 +74,8 @@ API i32 cublasLtMatmulDescCreate(Description **out, i32 compute, i32 scale) {
 API i32 cublasLtMatmulDescSetAttribute(Description *description, i32 attribute, const void *value, u64 bytes) {
   if (attribute == 3 && bytes == 4) memcpy(&description->transposed_a, value, 4);
   else if (attribute == 4 && bytes == 4) memcpy(&description->transposed_b, value, 4);
+  else if ((attribute == 17 || attribute == 18) && bytes == 8) memcpy(&description->scales[attribute - 17], value, 8);
+  else if ((attribute == 31 || attribute == 32) && bytes == 4) memcpy(&description->modes[attribute - 31], value, 4);
   else return 7;
   return 0;
 }
@@ -95,6 +104,12 @@ API i32 cublasLtMatmulAlgoGetHeuristic(void *, Description *, Layout *a, Layout 
 }
 static double element(u64 address, i32 type, u64 index) {
   if (type == 0) return ((float *)address)[index];
+  if (type == 28) { /* e4m3, of normal numbers */
+    uint8_t byte = ((uint8_t *)address)[index];
+    double size = (8 + (byte & 7)) / 8.0;
+    for (i32 power = (byte >> 3 & 15) - 7; power != 0; power += power < 0 ? 1 : -1) size *= power < 0 ? 0.5 : 2;
+    return (byte & 127) == 0 ? 0 : byte & 128 ? -size : size;
+  }
   uint32_t bits = (uint32_t)((uint16_t *)address)[index] << 16;
   float value;
   memcpy(&value, &bits, 4);
@@ -106,6 +121,17 @@ static void store(u64 address, i32 type, u64 index, double value) {
   uint32_t bits;
   memcpy(&bits, &single, 4);
   ((uint16_t *)address)[index] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+/* The scale of element k of the dot products of column `column` of A^T or B. */
+static double scale_of(const Description *d, i32 operand, u64 column, u64 k, u64 inner, u64 columns) {
+  const float *scales = (const float *)d->scales[operand];
+  switch (d->modes[operand]) {
+    case 0: return 1;
+    case 3: return scales[column];                                                         /* OUTER_VEC_32F */
+    case 4: return scales[k / 128 * columns + column];                                     /* VEC128_32F */
+    case 5: return scales[column / 128 * (((inner + 127) / 128 + 3) / 4 * 4) + k / 128]; /* BLK128x128_32F */
+  }
+  return 0;
 }
 /* D = alpha op(A) op(B) + beta C; column-major. */
 API i32 cublasLtMatmul(void *handle, Description *d, const float *alpha, u64 a, Layout *al, u64 b, Layout *bl, const float *beta,
@@ -120,7 +146,8 @@ API i32 cublasLtMatmul(void *handle, Description *d, const float *alpha, u64 a, 
     for (u64 k = 0; k < inner; k++) {
       u64 in_a = d->transposed_a ? k + row * al->stride : row + k * al->stride;
       u64 in_b = d->transposed_b ? column + k * bl->stride : k + column * bl->stride;
-      sum += element(a, al->type, in_a) * element(b, bl->type, in_b);
+      double scales = scale_of(d, 0, row, k, inner, dl->rows) * scale_of(d, 1, column, k, inner, dl->columns);
+      sum += scales * element(a, al->type, in_a) * element(b, bl->type, in_b);
     }
     sum *= *alpha;
     if (*beta != 0) sum += *beta * element(c, cl->type, row + column * cl->stride);

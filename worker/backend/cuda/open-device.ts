@@ -181,6 +181,10 @@ export class CudaDevice implements ComputeDevice {
     return this.context.device.computeCapability === 90;
   }
 
+  get multipliesE4m3(): boolean {
+    return this.hasWarpgroups && this.#matmuls?.hasScales === true;
+  }
+
   freeBytes(): number {
     return this.context.freeBytes();
   }

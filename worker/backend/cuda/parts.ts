@@ -75,7 +75,7 @@ export async function makeParts(
   allowAttention(device, config.headDim, kvElement);
   const reader = options.reader ?? new FileReader();
   // Elsewhere nothing multiplies 8-bit floats, and they are widened as they are read.
-  const keepsE4m3 = options.keepsE4m3 === true && device.hasWarpgroups;
+  const keepsE4m3 = options.keepsE4m3 === true && device.multipliesE4m3;
   const weights = await loadWeights(device, config, model.weights, { reader, keepsE4m3 });
   const rows = bucketOf(Math.max(options.maxRows, leastProductRows));
   const maxLogitRows = bucketOf(options.maxLogitRows);

@@ -5,6 +5,7 @@ import { libraryPaths, openFirstLibrary, toolkitNames } from "./library-names.ts
 
 // Argument types; cublasLt.h explains each. u64: device addresses and sizes.
 const symbols = {
+  cublasLtGetVersion: { args: [], returns: "u64" },
   cublasLtGetStatusName: { args: ["i32"], returns: "ptr" },
   cublasLtGetStatusString: { args: ["i32"], returns: "ptr" },
   cublasLtCreate: { args: ["ptr"], returns: "i32" },

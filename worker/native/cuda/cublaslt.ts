@@ -29,6 +29,9 @@ export interface MatmulScaleBuffers {
   readonly input: DeviceBuffer;
 }
 
+/** cublasLtGetVersion: 10,000 times the major version, 100 times the minor one, and the patch. */
+const firstWithScales = 120_901;
+
 /** How many plans are kept; each number of rows needs a plan for each width. */
 const maxPlans = 4096;
 
@@ -58,6 +61,11 @@ export class CublasLt {
    */
   matmul(stream: CudaStream, shape: MatmulShape, operands: MatmulOperands): void {
     this.#run(stream, this.#planOf(shape, operands), operands);
+  }
+
+  /** Has it products with scales (MatmulScales)? They came with 12.9, whose first release computes some of them wrong. */
+  get hasScales(): boolean {
+    return Number(this.#library.symbols.cublasLtGetVersion()) >= firstWithScales;
   }
 
   close(): void {

@@ -63,6 +63,8 @@ export interface ComputeDevice {
   readonly maxSharedBytesPerBlock: number;
   /** Can it multiply matrices by warpgroups (sm_90a)? */
   readonly hasWarpgroups: boolean;
+  /** Can it multiply matrices of 8-bit floats with scales (MatmulScales)? */
+  readonly multipliesE4m3: boolean;
   freeBytes(): number;
   /**
    * Allocates one range of device memory, freed with the device. @throws Error in one sentence when there is too little
