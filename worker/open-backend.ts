@@ -2,7 +2,7 @@
 import type { Backend, SparseOptions } from "./backend/backend.ts";
 import { assertHeadFits, assertLayersRun, assertSparseFits, type WorkerConfig, WorkerSettingError } from "./config.ts";
 import { usualCpuKvBytes } from "./memory-plan.ts";
-import { cpuOnlyPart, type LoadedModel, loadModel } from "./model/load.ts";
+import { cpuOnlyPart, type LoadedModel, loadModel, readModelConfig } from "./model/load.ts";
 
 export interface OpenBackend {
   readonly backend: Backend;
@@ -49,11 +49,12 @@ function sparseOptionsOf({ sparse, maxRunningRequests: seats }: WorkerConfig): S
 }
 
 async function openCuda(config: WorkerConfig, index: number): Promise<OpenBackend> {
-  const { CudaBackend, mx8NumericMode, numericMode } = await import("./backend/cuda/cuda-backend.ts");
+  const { CudaBackend, numericModeOf } = await import("./backend/cuda/cuda-backend.ts");
   const { openDevice } = await import("./backend/cuda/open-device.ts");
   const isMx8 = config.kvType === "mx8";
   const kvElement = isMx8 ? ("mx8" as const) : ("bfloat16" as const);
-  const mode = modeOf(isMx8 ? mx8NumericMode : numericMode, config);
+  const isE4m3 = readModelConfig(config.modelFolder).quantization?.dtype === "F8_E4M3";
+  const mode = modeOf(numericModeOf(isE4m3, isMx8), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
   assertLayersRun(config, cpuOnlyPart(model.config));

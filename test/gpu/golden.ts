@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
-import { type LoadedModel, loadModel, partWithoutKernels } from "../../worker/model/load.ts";
+import { type LoadedModel, loadModel, cpuOnlyPart } from "../../worker/model/load.ts";
 import { EmulatedDevice } from "../backend/cuda/emulated-device.ts";
 import { type CaseResult, type GoldenCase, GoldenModel, goldenSchema } from "../golden/golden-model.ts";
 import { gpuOptions, openTestDevice, resultPath } from "./options.ts";
@@ -28,7 +28,7 @@ for (const { name } of folders) {
   const { cases } = goldenSchema.parse(JSON.parse(readFileSync(join(folder, "golden.json"), "utf8")));
   const model = loadModel(folder, numericMode);
   const { headDim, scoreCap } = model.config;
-  if (partWithoutKernels(model.config) !== undefined) continue;
+  if (cpuOnlyPart(model.config) !== undefined) continue;
   const loops = await open(new EmulatedDevice(headDim, 256 << 20, "bfloat16", scoreCap), model, false);
   const bounds = new Map<GoldenCase, CaseResult>();
   // Where the reference does not say what bfloat16 is off by, the plain loops do.

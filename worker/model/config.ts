@@ -200,24 +200,10 @@ function capOf(given: number | null | undefined, byDefault: number): number | un
   return given === undefined ? byDefault : (given ?? undefined);
 }
 
-/** What of a model's layers no kernel for GPUs computes so far, by name; undefined: there are kernels for all. */
-export function partWithoutKernels({ experts, sinks }: ModelConfig): string | undefined {
+/** What of a model's layers no GPU computes so far, by name; undefined: GPUs compute all. */
+export function cpuOnlyPart({ experts, sinks }: ModelConfig): string | undefined {
   if (experts) return "experts";
   return sinks ? "sinks" : undefined;
-}
-
-/** What of a model's layers no GPU is known to compute well so far, by name; undefined: GPUs compute all. */
-export function cpuOnlyPart(config: ModelConfig): string | undefined {
-  const without = partWithoutKernels(config);
-  if (without !== undefined) return without;
-  if (config.headDim > 128) return `heads of ${config.headDim} dimensions`;
-  if (config.window) return `a sliding window of ${config.window.tokens} tokens`;
-  if (config.qkNorm === "projection") return "norms over all heads of q and k";
-  if (config.layerNorms.afterAttention ?? config.layerNorms.afterMlp) return "norms behind attention or MLP";
-  if (config.rope.sliding) return "two bases of RoPE";
-  if (config.outputBias) return "a bias behind attention";
-  if (config.scoreCap !== undefined || config.logitCap !== undefined) return "caps of scores or logits";
-  return config.activation === "silu" && !config.normsAddOne ? undefined : "the norms or the activation of a Gemma";
 }
 
 function parseArchitecture(json: unknown, file: string): Architecture {

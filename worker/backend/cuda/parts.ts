@@ -1,7 +1,7 @@
 /** Makes what a backend consists of: weights on the device, the memory that steps work in, the KV pool. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import { type LoadedModel, partWithoutKernels } from "../../model/load.ts";
+import { type LoadedModel, cpuOnlyPart } from "../../model/load.ts";
 import {
   allowAttention,
   assertAttention,
@@ -39,7 +39,7 @@ export interface CudaBackendOptions {
   readonly hostKvBytes?: number | undefined;
   /** Bytes left free on the device, for the driver and for graphs; default 1 GiB. */
   readonly reserveBytes?: number;
-  /** Matrices in 8-bit floats stay so, where the device multiplies those. Default false: they are widened. */
+  /** false: matrices in 8-bit floats are widened, as they are where the device does not multiply them. Default true. */
   readonly keepsE4m3?: boolean | undefined;
   /** Where weights are read from; default: the model's files. */
   readonly reader?: TensorReader;
@@ -66,8 +66,8 @@ export async function makeParts(
   options: CudaBackendOptions,
 ): Promise<ForwardParts> {
   const { config } = model;
-  const missing = partWithoutKernels(config);
-  if (missing !== undefined) throw new Error(`the CUDA backend has no kernels for ${missing}`);
+  const missing = cpuOnlyPart(config);
+  if (missing !== undefined) throw new Error(`the CUDA backend does not compute ${missing}`);
   assertAttention(config, options.blockTokens);
   const { blockTokens, kvElement = "bfloat16", hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
   const packShape = packShapeOf(config, device, options);
@@ -75,7 +75,7 @@ export async function makeParts(
   allowAttention(device, config.headDim, kvElement);
   const reader = options.reader ?? new FileReader();
   // Elsewhere nothing multiplies 8-bit floats, and they are widened as they are read.
-  const keepsE4m3 = options.keepsE4m3 === true && device.multipliesE4m3;
+  const keepsE4m3 = options.keepsE4m3 !== false && device.multipliesE4m3;
   const weights = await loadWeights(device, config, model.weights, { reader, keepsE4m3 });
   const rows = bucketOf(Math.max(options.maxRows, leastProductRows));
   const maxLogitRows = bucketOf(options.maxLogitRows);
