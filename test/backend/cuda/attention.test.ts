@@ -200,6 +200,28 @@ test("random steps: every row gets the softmax over what it sees, and no counter
   expect(late).toBe(0);
 }, 30_000);
 
+test("rows of one long piece lose a token each, wherever the window, an item and a part of it begin", () => {
+  const choices = new Choices(4);
+  const heads = { kvHeads: 1, queryHeads: 20 };
+  for (let windowTokens = 1; windowTokens < 44; windowTokens++) {
+    // Items of eight rows, of which the last is not whole, over a span and a run; of a long span they are cut in parts.
+    const tokens = windowTokens < 40 ? 17 : 1_300;
+    const width = windowTokens < 40 ? windowTokens : 1_200 + windowTokens;
+    const blocks = Array.from({ length: Math.ceil((tokens + 2) / blockTokens) }, (_, i) => 400 - i);
+    const span = { blockIds: blocks, firstToken: 2, tokens, offset: 5 };
+    const own = { blockIds: Array.from({ length: 11 }, (_, i) => 20 + i), firstToken: 0, tokens: 41, offset: 0 };
+    const batch = placed(choices, batchOf([{ rowCount: 30, segments: [span, own] }]));
+    const tensors = new Tensors(choices, heads, batch.tokenIds.length);
+    const { results } = attend(tensors, batch, heads, choices, width);
+    for (let row = 0; row < batch.tokenIds.length; row++) {
+      const values = expected(tensors, batch, row, 3, width);
+      const found = results.subarray((row * heads.queryHeads + 3) * headDim).subarray(0, headDim);
+      const error = Math.max(...values.map((value, d) => Math.abs(found[d] - value)));
+      if (!(error <= 0.02)) throw new Error(`window ${windowTokens}, row ${row}: ${error}`);
+    }
+  }
+}, 30_000);
+
 test("random steps of layers that slide: every row sees the last tokens of its own prompt", () => {
   const { merged, late } = checkRandomSteps(20, (choices) => choices.pick([1, 2, 7, 16, 50, 120, 600]));
   expect(merged).toBeGreaterThan(0);

@@ -90,6 +90,15 @@ test.each<[string, Form, string]>([
   expect(off).toBeLessThan(e4m3Error);
 });
 
+test("rows of a matrix that several projections share keep their own scales", async () => {
+  const fused = { ...raw, architectures: ["Phi3ForCausalLM"], hidden_size: 256 };
+  const { stored, plain } = quantised(fused, published);
+  const bytes = await run(writeQuantised(fused, published, stored), true);
+  expect([...bytes.kernels]).toContain("matvec_e4m3_gated");
+  const floats = await run(writeModelFolder(fused, plain), false);
+  expect(distance(bytes.rows, floats.rows)).toBeLessThan(bfloat16Error);
+});
+
 test("elsewhere, and in blocks that kernels do not take, weights are widened", async () => {
   const { stored } = quantised(raw, published);
   const folder = writeQuantised(raw, published, stored);

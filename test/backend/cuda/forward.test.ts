@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import { llamaNorms } from "../../../worker/model/family.ts";
-import { loadModel, cpuOnlyPart, readModel } from "../../../worker/model/load.ts";
+import { cpuOnlyPart, loadModel, readModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 import { rowBatch } from "./row-batch.ts";
