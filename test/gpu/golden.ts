@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
-import { type LoadedModel, loadModel, cpuOnlyPart } from "../../worker/model/load.ts";
+import { cpuOnlyPart, type LoadedModel, loadModel } from "../../worker/model/load.ts";
 import { EmulatedDevice } from "../backend/cuda/emulated-device.ts";
 import { type CaseResult, type GoldenCase, GoldenModel, goldenSchema } from "../golden/golden-model.ts";
 import { gpuOptions, openTestDevice, resultPath } from "./options.ts";

@@ -1,7 +1,7 @@
 /** Makes what a backend consists of: weights on the device, the memory that steps work in, the KV pool. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import { type LoadedModel, cpuOnlyPart } from "../../model/load.ts";
+import { cpuOnlyPart, type LoadedModel } from "../../model/load.ts";
 import {
   allowAttention,
   assertAttention,
