@@ -1,10 +1,11 @@
 /**
  * Layers of other kinds than a Llama's, and weights in 8-bit floats, on the device:
- * `bun test/gpu/layers.ts [kernels|windows|bytes|speed]... [folder of NVIDIA's libraries]...`; writes $OUT/layers.json.
+ * `bun test/gpu/layers.ts [kernels|windows|bytes|speed|row]... [folder of NVIDIA's libraries]...`; writes $OUT/layers.json.
  *   kernels  heads of 256 dimensions, caps and windows against loops
  *   windows  a model of 128 dimensions a head whose layers slide, by the warpgroups' kernels and by the others
  *   bytes    products of weights in 8-bit floats against loops
  *   speed    the 8B shape in 8-bit floats and in bfloat16: decoding, prefill
+ *   row      of these the decode step of one row, and what it computes against loops
  */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
@@ -155,14 +156,14 @@ async function prefillMs(backend: CudaBackend, device: CudaDevice): Promise<stri
   return `${median(times.slice(1)).toFixed(1)} ms`;
 }
 
-async function measureSpeed(form: "bfloat16" | MatmulForm): Promise<string> {
+async function measureSpeed(form: "bfloat16" | MatmulForm, batches: readonly number[]): Promise<string> {
   const config = configOf("Qwen3-8B");
   const device = await openTestDevice(config.headDim, options);
   const e4m3 = form === "bfloat16" ? undefined : form;
   const backend = await openRandomModel(device, config, { kvBytes: 24e9, maxRows: prefillTokens, e4m3 });
   const words = [`${(backend.weightBytes / 1e9).toFixed(2)} GB of weights`];
-  for (const batch of [1, 4, 16, 64]) words.push(`decode ${batch}: ${await decodeMs(backend, device, batch)}`);
-  words.push(`prefill ${prefillTokens}: ${await prefillMs(backend, device)}`);
+  for (const batch of batches) words.push(`decode ${batch}: ${await decodeMs(backend, device, batch)}`);
+  if (batches.length > 1) words.push(`prefill ${prefillTokens}: ${await prefillMs(backend, device)}`);
   await backend.dispose();
   return words.join(", ");
 }
@@ -175,6 +176,14 @@ if (isWanted("windows")) {
 }
 if (isWanted("bytes")) await checkBytes();
 for (const form of isWanted("speed") ? (["bfloat16", "blocks", "rows"] as const) : []) {
-  await report.check(`speed of ${form}`, () => measureSpeed(form));
+  await report.check(`speed of ${form}`, () => measureSpeed(form, [1, 4, 16, 64]));
+}
+if (options.parts.includes("row")) {
+  const device = await openTestDevice(128, options);
+  for (const shape of e4m3Shapes)
+    await report.check(`products of a row, ${shape}`, () => checkByteRows(device, random, shape));
+  device.close();
+  for (const form of ["blocks", "rows", "blocks", "rows"] as const)
+    await report.check(`a row of ${form}`, () => measureSpeed(form, [1]));
 }
 process.exitCode = await report.end(resultPath(options, "layers.json"));

@@ -22,6 +22,9 @@
  */
 #include "matvec.cuh"
 
+constexpr int kBatch = 2;
+constexpr int kBatchVectors = kBatch * 32;
+
 __device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8], float sum) {
   float w[8];
   unpack8(weights, w);

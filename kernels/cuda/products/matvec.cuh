@@ -5,8 +5,6 @@
 #include "common.cuh"
 
 constexpr int kOutputs = 2;
-constexpr int kBatch = 2;
-constexpr int kBatchVectors = kBatch * 32;
 constexpr int kWarps = 4;
 
 /* A load of weights, which are read once: they take no space in the cache that holds the input. */

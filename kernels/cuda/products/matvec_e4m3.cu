@@ -11,6 +11,10 @@
  */
 #include "matvec.cuh"
 
+/* A lane's loads of weights that are in flight together, for each output (test/gpu/row-variants.sh tries others). */
+constexpr int kByteBatch = 2;
+constexpr int kByteVectors = kByteBatch * 32;
+
 struct Scales {
   const float *values;
   int stride, rowShift, inShift;
@@ -49,7 +53,7 @@ __device__ __forceinline__ float dot16(const uint4 &weights, const float (&x)[16
 struct BytePair {
   const uint4 *rows[kOutputs];
   const float *scales[kOutputs];
-  uint4 batch[kOutputs][kBatch];
+  uint4 batch[kOutputs][kByteBatch];
   int vectors, inShift; /* how many vectors of 16 weights a row has */
 
   /* Starts the loads of the first weights, then waits for the kernel before. */
@@ -59,14 +63,14 @@ struct BytePair {
     rows[0] = reinterpret_cast<const uint4 *>(weights + size_t(firstRow) * in);
     rows[1] = reinterpret_cast<const uint4 *>(weights + size_t(secondRow) * in);
     scales[0] = of.row(firstRow), scales[1] = of.row(secondRow);
-    if (vectors >= kBatchVectors) load_batch(0);
+    if (vectors >= kByteVectors) load_batch(0);
     wait_for_previous();
   }
 
   __device__ __forceinline__ void load_batch(int first) {
     const int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int b = 0; b < kBatch; b++)
+    for (int b = 0; b < kByteBatch; b++)
 #pragma unroll
       for (int o = 0; o < kOutputs; o++) batch[o][b] = load_weights(rows[o] + first + lane + b * 32);
   }
@@ -90,10 +94,10 @@ struct BytePair {
 #pragma unroll
     for (int o = 0; o < kOutputs; o++) sums[o] = 0;
     int first = 0;
-    for (; first + kBatchVectors <= vectors; first += kBatchVectors) {
+    for (; first + kByteVectors <= vectors; first += kByteVectors) {
       if (first > 0) load_batch(first);
 #pragma unroll
-      for (int b = 0; b < kBatch; b++) add(input, first + lane + b * 32, {batch[0][b], batch[1][b]}, sums);
+      for (int b = 0; b < kByteBatch; b++) add(input, first + lane + b * 32, {batch[0][b], batch[1][b]}, sums);
     }
     for (int vector = first + lane; vector < vectors; vector += 32) {
       add(input, vector, {load_weights(rows[0] + vector), load_weights(rows[1] + vector)}, sums);
