@@ -142,7 +142,7 @@ export const dot = (a: ArrayLike<number>, b: ArrayLike<number>): number => {
 };
 
 /** Equations 2 to 5: the query after `newest`[0], of up to 17, the newest first. */
-export function predictedQuery(newest: readonly Float32Array[], steps = 4, ridge = 0.03): Float64Array {
+export function predictedQuery(newest: readonly ArrayLike<number>[], steps = 4, ridge = 0.03): Float64Array {
   const dim = newest[0].length;
   const windows = Math.max(1, newest.length - 1);
   const unit = newest.reduce((sum, x) => sum + dot(x, x) / newest.length, 0);
@@ -156,10 +156,16 @@ export function predictedQuery(newest: readonly Float32Array[], steps = 4, ridge
   return out;
 }
 
-function fitted([target, ...keys]: readonly Float32Array[], unit: number, steps: number, ridge: number): number[] {
+function fitted([target, ...keys]: readonly ArrayLike<number>[], unit: number, steps: number, ridge: number): number[] {
   const gram = keys.map((a) => keys.map((b) => dot(a, b) / unit));
   const b = keys.map((key) => dot(key, target) / unit);
   let w = keys.map(() => 0);
+  const objective = (): number => {
+    const p = softmax(w);
+    const u = gram.map((row) => dot(row, p));
+    return dot(p, u) / 2 - dot(p, b) + (ridge / 2) * dot(w, w);
+  };
+  let before = objective();
   for (let n = 0; n < steps; n++) {
     const p = softmax(w);
     const u = gram.map((row) => dot(row, p));
@@ -169,6 +175,9 @@ function fitted([target, ...keys]: readonly Float32Array[], unit: number, steps:
     const h = p.map((pi, i) => p.map((pj, j) => pi * pj * (gram[i][j] - u[i] - u[j] + s) + (i === j ? ridge : 0)));
     const step = solved(h, g);
     w = w.map((x, i) => x - step[i]);
+    const after = objective();
+    if (after > before + 1e-9) return keys.map(() => 1 / keys.length);
+    before = after;
   }
   return softmax(w);
 }

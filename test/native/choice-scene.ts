@@ -213,3 +213,53 @@ export function choicesOf(segments: readonly CandidateSegment[], entry: Entry): 
     blockIds: Int32Array.from(blockIds),
   };
 }
+
+/** Of the scenes' pools. */
+export const sceneLayers = [0, 1];
+
+/** Runs a step in both sceneLayers; answers attention's output of layer 1. */
+export function run(pool: KvPool, scene: Scene, step: { batch: AttentionBatch; qkv: Float32Array }): Float32Array {
+  const out = new Float32Array(pool.outWidth).fill(Number.NaN);
+  pool.beginStep(step.batch);
+  for (const layer of sceneLayers) pool.attention(layer, step.qkv, out, scene.norms);
+  return out;
+}
+
+export function allShadows({ seats, options }: KvPool): Uint8Array {
+  if (seats === undefined) throw new Error("no seats");
+  const bytes = seats.shadowBytes / options.layerCount / options.blockCount;
+  const parts = sceneLayers.flatMap((layer) =>
+    Array.from({ length: options.blockCount }, (_, block) => seats.shadows(layer, block, bytes)),
+  );
+  return new Uint8Array(Buffer.concat(parts));
+}
+
+export const listsOf = ({ seats, options }: KvPool, seat = 1): number[][] =>
+  sceneLayers.flatMap((layer) =>
+    Array.from({ length: options.kvHeads }, (_, head) => [...(seats?.list(seat, layer, head) ?? [])]),
+  );
+
+/** The twin's pool gets what the other holds, and shadows of it. */
+export function copyPool(from: KvPool, to: KvPool): void {
+  new Uint8Array(to.memory()).set(new Uint8Array(from.memory()));
+  to.seats?.writeShadows(Int32Array.from({ length: to.options.blockCount }, (_, id) => id));
+}
+
+export const blocksOf = (pool: KvPool) => Int32Array.from({ length: pool.options.blockCount }, (_, id) => id);
+
+/** The first entry twice. */
+export function twoEntries(choices: Choices): Choices {
+  const twice = (values: Int32Array) => Int32Array.of(values[0], values[0]);
+  const { segments } = choices;
+  return {
+    ...choices,
+    pieces: Int32Array.of(0, 1),
+    seats: twice(choices.seats),
+    flags: twice(choices.flags),
+    modes: twice(choices.modes),
+    tokens: twice(choices.tokens),
+    refreshSteps: twice(choices.refreshSteps),
+    leastCosines: Float32Array.of(0, 0),
+    segments: Int32Array.of(0, segments[1], segments[1]),
+  };
+}

@@ -4,23 +4,31 @@
  */
 import { afterAll, describe, expect, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
-import { choiceFlags, choiceModes } from "../../worker/contract/sparse.ts";
-import { type AttentionBatch, CpuKernels, type Isa, type KvPool } from "../../worker/native/cpu-kernels.ts";
+import { choiceModes } from "../../worker/contract/sparse.ts";
+import { CpuKernels, type Isa } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
 import {
   bareQuery,
   candidatesOf,
-  dot,
   elementsOfMemory,
   floatsOf,
   hadamard,
+  predictedQuery,
   rotated,
-  scoresOf,
   shadowOf,
-  shares,
   vectorOf,
 } from "./choice-oracle.ts";
-import { Scene, type SceneStep, seatOptions } from "./choice-scene.ts";
+import {
+  allShadows,
+  blocksOf,
+  copyPool,
+  sceneLayers as layers,
+  listsOf,
+  run,
+  Scene,
+  seatOptions,
+} from "./choice-scene.ts";
+import { copyBound, expectBest, groupOf, worthOf } from "./choice-worth.ts";
 import { greatestDifference } from "./compare.ts";
 import { kernelsOf } from "./instruction-set.ts";
 import { Random } from "./random.ts";
@@ -31,37 +39,6 @@ const twin = new CpuKernels(libraryPath, { isa: "reference", threadCount: 1 });
 afterAll(() => twin.close());
 
 const isas: readonly Isa[] = ["avx512", "avx512 without VNNI", "avx2", "avx2 without VNNI"];
-const layers = [0, 1];
-
-/** Runs a step in both layers; answers attention's output of layer 1. */
-function run(pool: KvPool, scene: Scene, step: { batch: AttentionBatch; qkv: Float32Array }): Float32Array {
-  const out = new Float32Array(pool.outWidth).fill(Number.NaN);
-  pool.beginStep(step.batch);
-  for (const layer of layers) pool.attention(layer, step.qkv, out, scene.norms);
-  return out;
-}
-
-function allShadows({ seats, options }: KvPool): Uint8Array {
-  if (seats === undefined) throw new Error("no seats");
-  const bytes = seats.shadowBytes / options.layerCount / options.blockCount;
-  const parts = layers.flatMap((layer) =>
-    Array.from({ length: options.blockCount }, (_, block) => seats.shadows(layer, block, bytes)),
-  );
-  return new Uint8Array(Buffer.concat(parts));
-}
-
-const listsOf = ({ seats, options }: KvPool, seat = 1): number[][] =>
-  layers.flatMap((layer) =>
-    Array.from({ length: options.kvHeads }, (_, head) => [...(seats?.list(seat, layer, head) ?? [])]),
-  );
-
-/** The twin's pool gets what the other holds, and shadows of it. */
-function copyPool(from: KvPool, to: KvPool): void {
-  new Uint8Array(to.memory()).set(new Uint8Array(from.memory()));
-  to.seats?.writeShadows(Int32Array.from({ length: to.options.blockCount }, (_, id) => id));
-}
-
-const blocksOf = (pool: KvPool) => Int32Array.from({ length: pool.options.blockCount }, (_, id) => id);
 
 describe.each(isas)("%s", (isa) => {
   const { testHere, here } = kernelsOf(libraryPath, isa, 2);
@@ -181,12 +158,41 @@ describe("against float64", () => {
         run(pool, scene, step);
         for (const layer of layers) {
           for (let kvHead = 0; kvHead < scene.options.kvHeads; kvHead++) {
-            const best = bestShares(pool, scene, step, floats, layer, kvHead, mode);
-            expectBest(scene, step, pool.seats?.list(1, layer, kvHead) ?? new Int32Array(), best);
+            const at = { scene, step, floats, layer, kvHead, isExact: mode === "exact" };
+            const worth = worthOf(pool, at, groupOf(scene, step.qkv, kvHead));
+            expectBest(scene, step, pool.seats?.list(1, layer, kvHead) ?? new Int32Array(), worth);
           }
         }
       }
       pool.close();
+    }
+  });
+
+  test("`ahead` chooses by the query that the equations give, `last` by the one before", () => {
+    for (const mode of ["ahead", "last"] as const) {
+      for (let round = 0; round < 3; round++) {
+        const random = new Random(seed + 41 * round);
+        const scene = new Scene(random, seatOptions(random), { spans: 3, spanTokens: 60, promptTokens: 90, steps: 24 });
+        const pool = scene.open(kernels);
+        const queries: Float64Array[][] = Array.from({ length: scene.options.queryHeads }, () => []);
+        for (let i = 0; i < 20; i++) {
+          const step = scene.next({ mode, tokens: 12, refreshSteps: 1, leastCosine: -1 });
+          const floats = floatsOf(scene.options, elementsOfMemory(scene.options, pool.memory()));
+          run(pool, scene, step);
+          for (let kvHead = 0; kvHead < scene.options.kvHeads && i > 0; kvHead++) {
+            const group = scene.options.queryHeads / scene.options.kvHeads;
+            const known = queries.slice(kvHead * group, (kvHead + 1) * group).map((ring) => ring.slice(0, 17));
+            const chosen = known.map((newest) => (mode === "last" ? newest[0] : predictedQuery(newest)));
+            const at = { scene, step, floats, layer: 1, kvHead, isExact: false };
+            expectBest(scene, step, pool.seats?.list(1, 1, kvHead) ?? new Int32Array(), worthOf(pool, at, chosen));
+          }
+          for (const [head, ring] of queries.entries()) {
+            ring.unshift(bareQuery(scene.options, step.qkv, head, scene.norms?.q));
+          }
+        }
+        expect(pool.seats?.counts(1).chosenAgain).toBe(0);
+        pool.close();
+      }
     }
   });
 
@@ -242,111 +248,4 @@ describe("against float64", () => {
       pool.close();
     }
   });
-});
-
-/** What each candidate is worth in float64, and how far rounding may move it. */
-function bestShares(
-  pool: KvPool,
-  scene: Scene,
-  step: SceneStep,
-  floats: Float32Array,
-  layer: number,
-  kvHead: number,
-  mode: string,
-) {
-  const { options } = scene;
-  const group = options.queryHeads / options.kvHeads;
-  const candidates = candidatesOf(options, step.segments);
-  const bytes = (pool.seats?.shadowBytes ?? 0) / options.layerCount / options.blockCount;
-  const keys = candidates.map(({ block, offset }) => {
-    if (mode === "exact") return vectorOf(options, floats, "key", { layer, kvHead, block, offset });
-    const { scale, numbers } = shadowOf(
-      options,
-      pool.seats?.shadows(layer, block, bytes) ?? new Uint8Array(),
-      kvHead,
-      offset,
-    );
-    return numbers.map((x) => x * scale);
-  });
-  let slack = 0;
-  const transformed = new Map<Float64Array, Float64Array>();
-  const turnedOf = (query: Float64Array) => {
-    const turned = transformed.get(query) ?? (mode === "exact" ? query : hadamard(query));
-    transformed.set(query, turned);
-    return turned;
-  };
-  const scores = Array.from({ length: group }, (_, g) => {
-    const bare = bareQuery(options, step.qkv, kvHead * group + g, scene.norms?.q);
-    const factor = (options.softmaxScale ?? 1 / Math.sqrt(options.headDim)) * Math.LOG2E;
-    return scoresOf(options, layer, step, bare, (query, number) => {
-      const turned = turnedOf(query);
-      const most = turned.reduce((a, x) => Math.max(a, Math.abs(x)), 0);
-      const size = keys[number].reduce((sum, x) => sum + Math.abs(x), 0);
-      // A query's numbers are off by half a step of 1/127 of the greatest; K and q themselves are float32.
-      const step = mode === "exact" ? 2 ** -20 : 0.5 / 127 + 2 ** -20;
-      slack = Math.max(slack, size * most * step * factor);
-      return dot(turned, keys[number]);
-    });
-  });
-  return { shares: shares(scores), slack: 2 * slack };
-}
-
-/** Forced tokens first, then tokens none of which is worse than one that was left out, but for rounding. */
-function expectBest(
-  scene: Scene,
-  step: SceneStep,
-  list: Int32Array,
-  best: { shares: Float64Array; slack: number },
-): void {
-  const candidates = candidatesOf(scene.options, step.segments);
-  const forced = candidates.flatMap((each, number) => (each.forced ? [number] : []));
-  expect([...list.subarray(0, forced.length)]).toEqual(forced);
-  const chosen = new Set(list);
-  expect(chosen.size).toBe(list.length);
-  expect(list.length).toBe(step.batch.segmentTokenCounts[0]);
-  const worst = Math.min(...[...list.subarray(forced.length)].map((number) => best.shares[number]));
-  candidates.forEach((each, number) => {
-    if (chosen.has(number) || each.forced) return;
-    // A share is rounded to float16.
-    expect(best.shares[number]).toBeLessThanOrEqual(worst + 2 * best.slack + Math.abs(worst) * 2 ** -9 + 1e-3);
-  });
-}
-
-/**
- * How far the outputs of attention over copied K may lie from those over K itself: a score moves by |q| |k| times K's
- * rounding, a weight by twice that, and an output by a weight's change of the values' size.
- */
-function copyBound(scene: Scene, step: SceneStep, floats: Float32Array): number {
-  const { options } = scene;
-  const rounding = options.kvType === "float16" ? 2 ** -11 : 2 ** -22;
-  const factor = (options.rope.attentionFactor ?? 1) ** 2 * (options.softmaxScale ?? 1 / Math.sqrt(options.headDim));
-  let [keys, values, queries] = [0, 0, 0];
-  for (const { block, offset } of candidatesOf(options, step.segments)) {
-    for (let kvHead = 0; kvHead < options.kvHeads; kvHead++) {
-      const at = { layer: 1, kvHead, block, offset };
-      keys = Math.max(keys, Math.hypot(...vectorOf(options, floats, "key", at)));
-      values = Math.max(values, ...vectorOf(options, floats, "value", at).map(Math.abs));
-    }
-  }
-  for (let head = 0; head < options.queryHeads; head++) {
-    queries = Math.max(queries, Math.hypot(...bareQuery(options, step.qkv, head, scene.norms?.q)));
-  }
-  return 2 * values * Math.min(1, 2 * queries * keys * factor * rounding + 1e-5);
-}
-
-test("fresh forgets, stale copies anew, and a watched row fills the ring alone", () => {
-  const random = new Random(seed);
-  const scene = new Scene(random, seatOptions(random, { kvType: "float16" }));
-  const pool = scene.open(twin);
-  run(pool, scene, scene.next({ mode: "now", tokens: 20 }));
-  const first = pool.seats?.counts(1);
-  const heads = layers.length * scene.options.kvHeads;
-  expect(first).toMatchObject({ lists: heads, chosen: heads, chosenAgain: 0, changed: heads * 20 });
-  const step = scene.next({ mode: "now", tokens: 20 }, choiceFlags.stale);
-  run(pool, scene, step);
-  expect(pool.seats?.counts(1)).toMatchObject({ lists: 2 * heads, changed: 2 * heads * 20 });
-  run(pool, scene, scene.next({ mode: "now", tokens: 20 }, choiceFlags.fresh));
-  expect(pool.seats?.counts(1)).toMatchObject({ lists: heads, chosen: heads, changed: heads * 20 });
-  expect(pool.seats?.counts(0)).toMatchObject({ lists: 0, chosen: 0 });
-  pool.close();
 });

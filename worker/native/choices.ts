@@ -100,6 +100,18 @@ export class ChoiceSeats {
     return end < 0 ? list : list.subarray(0, end);
   }
 
+  /** The query after `newest`[0], by the queries of one head, the newest first, at most 17 of them; for tests. */
+  predict(newest: readonly Float32Array[], byListing = false): Float32Array {
+    assertLength("newest", newest, 1);
+    const dim = newest[0].length;
+    const queries = new Float32Array(newest.length * dim);
+    for (const [i, query] of newest.entries()) queries.set(query.subarray(0, dim), i * dim);
+    const out = new Float32Array(dim);
+    const { symbols } = this.#library;
+    this.#library.check("predict", symbols.spg_predict_query(queries, newest.length, dim, byListing ? 1 : 0, out));
+    return out;
+  }
+
   /** Shadows of blocks that were written from outside. */
   writeShadows(blockIds: Int32Array): void {
     if (blockIds.length === 0) return;
