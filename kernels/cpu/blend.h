@@ -68,10 +68,21 @@ void copy_mx8(const PoolView &pool, const unsigned char *from, int fromOffset, c
   for (int g = 0; g < groups; g++) toScales[g * stride] = scales[g];
 }
 
+/* Brings a token's K and V into the cache. Its K is spread over all of the block's, which no other read announces. */
+inline void look_at(const PoolView &pool, int layer, int kvHead, int slot) {
+  const unsigned char *head = spg::head_data(pool, layer, slot / pool.blockTokens, kvHead);
+  const size_t offset = slot % pool.blockTokens, bytes = pool.elementBytes, dim = pool.headDim;
+  const size_t keys = dim * pool.blockTokens * bytes, row = pool.blockTokens * bytes;
+  auto look = [&](size_t at) { _mm_prefetch(reinterpret_cast<const char *>(head + at), _MM_HINT_T0); };
+  for (size_t at = offset * bytes; at < keys; at += row > 64 ? row : 64) look(at);
+  for (size_t at = 0; at < dim * bytes; at += 64) look(keys + offset * dim * bytes + at);
+}
+
 void copy_tokens(const PoolView &pool, const TokenCopies &copies, const float *const *rotations, int layer,
                  int kvHead) {
   for (int i = 0; i < copies.count; i++) {
     const int source = copies.sourceSlots[i], target = copies.targetSlots[i];
+    if (i + 1 < copies.count) look_at(pool, layer, kvHead, copies.sourceSlots[i + 1]);
     const float *rotation = spg::rotates(pool, layer) && copies.deltas[i] != 0 ? rotations[i] : nullptr;
     const unsigned char *from = spg::head_data(pool, layer, source / pool.blockTokens, kvHead);
     unsigned char *to = spg::head_data(pool, layer, target / pool.blockTokens, kvHead);

@@ -174,6 +174,14 @@ void score_panel(const unsigned char *panel, int headDim, const ShadowQuery *que
   }
 }
 
+/* Panels of a head lie a block apart, too far for the processor to see them coming. */
+constexpr int kPanelsAhead = 4;
+
+inline void look_ahead(const unsigned char *panel, int headDim) {
+  const size_t bytes = spg::shadow_code_bytes(headDim) + kPanelTokens * sizeof(Half);
+  for (size_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char *>(panel + at), _MM_HINT_T0);
+}
+
 /* Queries that share a load of a panel: with their sums, codes and scales they fit into the registers. */
 constexpr int kSharedQueries = 4;
 
@@ -182,6 +190,7 @@ void score(const unsigned char *const *panels, int count, int headDim, const Sha
   for (int first = 0; first < rows.count; first += kSharedQueries) {
     const ShadowQuery *own = queries + first;
     for (int p = 0; p < count; p++) {
+      if (first == 0 && p + kPanelsAhead < count) look_ahead(panels[p + kPanelsAhead], headDim);
       float *scores = rows.scores + first * rows.stride + p * kPanelTokens;
       switch (rows.count - first) {
         case 1: score_panel<1>(panels[p], headDim, own, scores, rows.stride); break;
@@ -223,12 +232,44 @@ void rank(const ScoreRows &rows, int tokens, float *best, uint16_t *ranks) {
   for (int i = 0; i < tokens; i += kLanes) store(ranks + i, load(best + i));
 }
 
+/* One bit for each of `kLanesOfRanks` ranks that is in [low, end). */
+#if defined(__AVX512F__)
+constexpr int kLanesOfRanks = 32;
+inline uint32_t ranks_within(const uint16_t *ranks, uint16_t low, uint16_t end) {
+  const __m512i x = _mm512_and_si512(_mm512_loadu_si512(ranks), _mm512_set1_epi16(0x7fff));
+  const __mmask32 isNotLess = _mm512_cmpge_epu16_mask(x, _mm512_set1_epi16(static_cast<short>(low)));
+  return _mm512_mask_cmplt_epu16_mask(isNotLess, x, _mm512_set1_epi16(static_cast<short>(end)));
+}
+#else
+constexpr int kLanesOfRanks = 16;
+inline uint32_t ranks_within(const uint16_t *ranks, uint16_t low, uint16_t end) {
+  const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(ranks));
+  const __m256i x = _mm256_and_si256(all, _mm256_set1_epi16(0x7fff));
+  /* Ranks have 15 bits, so signed comparisons do; `end` may be 2^15, and stands one lower here. */
+  const __m256i isLess = _mm256_cmpgt_epi16(_mm256_set1_epi16(static_cast<short>(low)), x);
+  const __m256i isMore = _mm256_cmpgt_epi16(x, _mm256_set1_epi16(static_cast<short>(end - 1)));
+  const __m256i out = _mm256_or_si256(isLess, isMore);
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+  return ~static_cast<uint32_t>(_mm_movemask_epi8(bytes)) & 0xffff;
+}
+#endif
+
+void within(const uint16_t *ranks, int tokens, uint16_t low, uint16_t end, uint64_t *set) {
+  for (int start = 0; start < tokens; start += 64) {
+    uint64_t bits = 0;
+    for (int i = 0; i < 64 && start + i < tokens; i += kLanesOfRanks) {
+      bits |= static_cast<uint64_t>(ranks_within(ranks + start + i, low, end)) << i;
+    }
+    set[start / 64] = tokens - start < 64 ? bits & ((uint64_t(1) << (tokens - start)) - 1) : bits;
+  }
+}
+
 }
 
 namespace spg {
 
 const ChooseTable *SPG_CHOOSE_TABLE() {
-  static const ChooseTable table = {load_panel, write_shadows, score, rank};
+  static const ChooseTable table = {load_panel, write_shadows, score, rank, within};
   return &table;
 }
 

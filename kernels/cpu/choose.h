@@ -64,6 +64,11 @@ struct ChooseTable {
    * a multiple of 16; scores of -infinity fill it up. best: [tokens] scratch.
    */
   void (*rank)(const ScoreRows &rows, int tokens, float *best, uint16_t *ranks);
+  /*
+   * set = the tokens whose rank, of the lower 15 bits, is in [low, end); end is at most 2^15. ranks can be read up to 32 past
+   * the last.
+   */
+  void (*within)(const uint16_t *ranks, int tokens, uint16_t low, uint16_t end, uint64_t *set);
 };
 
 const ChooseTable *avx512vnni_choose();

@@ -125,10 +125,18 @@ void rank(const ScoreRows &rows, int tokens, float *best, uint16_t *ranks) {
   for (int i = 0; i < tokens; i++) ranks[i] = float_to_half(best[i]);
 }
 
+void within(const uint16_t *ranks, int tokens, uint16_t low, uint16_t end, uint64_t *set) {
+  for (int i = 0; i < tokens; i += 64) set[i / 64] = 0;
+  for (int i = 0; i < tokens; i++) {
+    const int rank = ranks[i] & 0x7fff;
+    if (rank >= low && rank < end) set[i / 64] |= uint64_t(1) << (i % 64);
+  }
+}
+
 }
 
 const ChooseTable *reference_choose() {
-  static const ChooseTable table = {load_panel, write_shadows, score, rank};
+  static const ChooseTable table = {load_panel, write_shadows, score, rank, within};
   return &table;
 }
 

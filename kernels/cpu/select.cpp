@@ -18,29 +18,27 @@ int bin_of(const int32_t *counts, int &take) {
 
 }
 
-void choose_best(uint16_t *ranks, int tokens, int take, uint64_t *chosen) {
+void choose_best(const ChooseTable &table, uint16_t *ranks, int tokens, int take, uint64_t *chosen, uint64_t *scratch) {
   if (take < 1) return;
-  int32_t counts[kBins] = {}, low[1 << kLowBits] = {};
-  for (int word = 0; word * 64 < tokens; word++) {
+  const int words = (tokens + 63) / 64;
+  for (int word = 0; word < words; word++) {
     for (uint64_t left = chosen[word]; left; left &= left - 1) ranks[word * 64 + __builtin_ctzll(left)] = kMagnitude;
   }
+  int32_t counts[kBins] = {}, low[1 << kLowBits] = {};
   for (int i = 0; i < tokens; i++) counts[(ranks[i] & kMagnitude) >> kLowBits]++;
   const int bin = bin_of(counts, take);
-  for (int i = 0; i < tokens; i++) {
-    const int rank = ranks[i] & kMagnitude;
-    if (rank >> kLowBits == bin) low[rank & ((1 << kLowBits) - 1)]++;
+  table.within(ranks, tokens, static_cast<uint16_t>(bin << kLowBits), static_cast<uint16_t>((bin + 1) << kLowBits), scratch);
+  for (int word = 0; word < words; word++) {
+    for (uint64_t left = scratch[word]; left; left &= left - 1) {
+      low[ranks[word * 64 + __builtin_ctzll(left)] & ((1 << kLowBits) - 1)]++;
+    }
   }
   const int limit = bin << kLowBits | bin_of(low, take);
-  for (int start = 0; start < tokens; start += 64) {
-    const int end = std::min(64, tokens - start);
-    uint64_t below = 0, equal = 0;
-    for (int i = 0; i < end; i++) {
-      const int rank = ranks[start + i] & kMagnitude;
-      below |= static_cast<uint64_t>(rank < limit) << i;
-      equal |= static_cast<uint64_t>(rank == limit) << i;
-    }
-    chosen[start / 64] |= below;
-    for (; equal && take > 0; equal &= equal - 1, take--) chosen[start / 64] |= equal & -equal;
+  table.within(ranks, tokens, 0, static_cast<uint16_t>(limit), scratch);
+  for (int word = 0; word < words; word++) chosen[word] |= scratch[word];
+  table.within(ranks, tokens, static_cast<uint16_t>(limit), static_cast<uint16_t>(limit + 1), scratch);
+  for (int word = 0; word < words && take > 0; word++) {
+    for (uint64_t left = scratch[word]; left && take > 0; left &= left - 1, take--) chosen[word] |= left & -left;
   }
 }
 

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "choose.h"
+
 namespace spg {
 
 /* Token sets are bits by number. */
@@ -18,9 +20,9 @@ static inline void add_token(uint64_t *set, int number) {
 /*
  * chosen gets the `take` tokens of 0 to tokens - 1 that are no members yet and have the best rank, and of equal ranks the
  * lower numbers. ranks: float16 bits of numbers that are not above 0, so fewer bits are better; overwritten where a token
- * is a member. At least `take` tokens must be no members.
+ * is a member. At least `take` tokens must be no members. scratch: as large as chosen.
  */
-void choose_best(uint16_t *ranks, int tokens, int take, uint64_t *chosen);
+void choose_best(const ChooseTable &table, uint16_t *ranks, int tokens, int take, uint64_t *chosen, uint64_t *scratch);
 
 /*
  * Gives the tokens of a set slots first to slots - 1 of a list. Those that have one keep it; the others get the slots that

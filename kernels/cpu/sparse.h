@@ -81,7 +81,7 @@ struct ChooseScratch {
   std::vector<float> scores, best, panel, bare, queries, window;
   std::vector<ShadowQuery> shadowQueries;
   std::vector<uint16_t> ranks;
-  std::vector<uint64_t> chosen, exact;
+  std::vector<uint64_t> chosen, exact, set;
   std::vector<int32_t> sources, targets, deltas, numbers;
   std::vector<const float *> rotations;
 };

@@ -184,11 +184,11 @@ void reserve_scratch(spg_pool &pool) {
   for (ChooseScratch &each : pool.sparse->scratch) {
     each.scores.resize(most * view.group);
     each.best.resize(most);
-    each.ranks.resize(most);
+    each.ranks.resize(most + 2 * kPanelTokens);
     each.panel.resize(static_cast<size_t>(view.headDim) * kPanelTokens);
     each.bare.resize(queryFloats), each.queries.resize(queryFloats), each.window.resize(queryFloats);
     each.shadowQueries.resize(view.group);
-    each.chosen.resize(most / 64 + 1), each.exact.resize(most / 64 + 1);
+    each.chosen.resize(most / 64 + 1), each.exact.resize(most / 64 + 1), each.set.resize(most / 64 + 1);
     for (auto *numbers : {&each.sources, &each.targets, &each.deltas, &each.numbers}) numbers->resize(list);
     each.rotations.resize(list);
   }

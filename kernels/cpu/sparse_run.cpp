@@ -168,7 +168,9 @@ void choose_by_rank(const HeadChoice &head, std::vector<uint64_t> &chosen) {
   std::fill(chosen.begin(), chosen.end(), 0);
   each_forced(head, [&](int number) { add_token(chosen.data(), number); });
   const int take = head.choice.bufferTokens - head.choice.forced;
-  choose_best(head.scratch.ranks.data(), head.choice.candidates, take, chosen.data());
+  ChooseScratch &scratch = head.scratch;
+  const ChooseTable &table = *head.pool.sparse->table;
+  choose_best(table, scratch.ranks.data(), head.choice.candidates, take, chosen.data(), scratch.set.data());
 }
 
 /* Copies the tokens of scratch.numbers, rising slots of the list, from where they are stored into the buffer. */

@@ -6,6 +6,7 @@ import { buildCpuKernels } from "../../kernels/build.ts";
 import { CpuKernels, type KvPool, type KvType, kvBytesOf } from "../../worker/native/cpu-kernels.ts";
 import { batchOf, type Piece } from "../native/world.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { choiceRows } from "./support/choices.ts";
 import { openMachinePeak } from "./support/peak.ts";
 import { productRows } from "./support/products.ts";
 import { figure, median } from "./support/stats.ts";
@@ -246,6 +247,10 @@ async function runBench({ option, say }: BenchContext): Promise<BenchReport> {
   const products = productRows(kernels, peak, threadCount);
   rows.push(...products.rows.map((row) => [...row]));
   bars.push(...products.bars);
+  say("choices");
+  const choices = choiceRows(kernels);
+  rows.push(...choices.rows.map((row) => [...row]));
+  bars.push(...choices.bars);
   kernels.close();
   const header = ["case", "shape", "KV", "us/layer", "GFLOP/s", "(peak)", "GB/s", "(peak)", "packing"];
   return { model: "synthetic K and V", bars, header, rows, details: { isa: kernels.isa, threadCount } };
