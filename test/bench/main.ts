@@ -29,6 +29,7 @@ import { readingBench } from "./reading.ts";
 import { restartBench } from "./restart.ts";
 import { retrievalBench } from "./retrieval.ts";
 import { reuseDecayBench } from "./reuse-decay.ts";
+import { sparseBench } from "./sparse.ts";
 import { stallsBench } from "./stalls.ts";
 import { streamsBench } from "./streams.ts";
 import { structuredBench } from "./structured.ts";
@@ -73,6 +74,7 @@ const benches: readonly Bench[] = [
   lightTenantBench,
   stallsBench,
   structuredBench,
+  sparseBench,
 ];
 
 function listText(): string {

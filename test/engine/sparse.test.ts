@@ -1,8 +1,9 @@
 /** Sparse decoding in the engine: rows that choose, what of it gets keys, and what it holds. */
 import { describe, expect, test } from "bun:test";
 import type { BackendShape, SparseShape } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
-import { choiceModes, type SparseParams } from "../../worker/contract/sparse.ts";
+import { choiceFlags, choiceModes, type SparseParams } from "../../worker/contract/sparse.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
 import { FakeDevice } from "../support/fake-device.ts";
 import { residentKeys } from "../support/resident-keys.ts";
@@ -21,11 +22,12 @@ interface Options {
   readonly shape?: Partial<BackendShape>;
   readonly seats?: number;
   readonly limits?: Partial<typeof always>;
+  readonly onForward?: (batch: Batch) => void;
 }
 
-function worldOf({ pipelined = false, shape, seats = 2, limits }: Options = {}) {
+function worldOf({ pipelined = false, shape, seats = 2, limits, onForward }: Options = {}) {
   const all = { blockCount: 64, contextTokens: 256, ...shape, sparse: { ...sparseShape, seats } };
-  const backend = pipelined ? new FakeDevice({ shape: all }) : new FakeBackend(all);
+  const backend = pipelined ? new FakeDevice({ shape: all }) : new FakeBackend(all, onForward);
   const world = new TinyWorld({ backend, limits: { stepTokens: 64 }, sparse: { ...always, ...limits } });
   return { world, backend };
 }
@@ -96,12 +98,26 @@ describe("answers", () => {
     expect(made.world.finishedOf("c").sparse).toBeUndefined();
   });
 
+  test("modes that look at earlier queries are told of the prompt's end, others of nothing before they choose", async () => {
+    for (const [mode, told] of [
+      ["last", [[choiceFlags.fresh | choiceFlags.watch], [choiceFlags.stale], [0]]],
+      ["now", [undefined, [choiceFlags.fresh], [0]]],
+    ] as const) {
+      const flags: (number[] | undefined)[] = [];
+      const made = worldOf({ onForward: ({ choices }) => void flags.push(choices && [...choices.flags]) });
+      made.world.engine.submit(submitted("r", { mode, rectifyTokens: 0 }, { maxTokens: 3 }));
+      await made.world.settle();
+      expect(flags).toEqual(told.map((flag) => flag && [...flag]));
+    }
+  });
+
   test("modes that look at earlier queries are told of every row", async () => {
     for (const mode of ["ahead", "tova"] as const) {
       const made = worldOf({ pipelined: true, limits: { mostCost: 0.9 } });
       made.world.engine.submit(submitted("r", { mode, rectifyTokens: 5 }));
       await made.world.settle();
       expect(made.world.tokensOf("r")).toHaveLength(60);
+      expect(made.backend instanceof FakeDevice && made.backend.faults).toEqual([]);
       expect(made.world.finishedOf("r").sparse?.steps).toBeGreaterThan(0);
     }
   });

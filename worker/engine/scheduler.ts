@@ -120,6 +120,7 @@ export class Scheduler {
     const prefilling = this.running.filter((request) => !leftOut.has(request) && !request.awaitsMask);
     if (this.#fairness.isShared) step.rowCostTokens = this.#limits.rowCostTokens;
     this.#prefill.schedule(prefilling, step);
+    if (this.#sparse !== undefined) this.#watchPrompts(step, this.#sparse);
     // The light requests, which were to have the step for themselves, wait for blocks that others compute.
     if (leftOut.size > 0 && step.isEmpty) return this.schedule(before);
     this.#fairness.noteStep((request) => step.workOf(request));
@@ -198,10 +199,20 @@ export class Scheduler {
     const left = mostRows - step.rectifiedRows;
     const isDue = left > 1 && this.#sparse.rowsToRectify(request, run, mostRows) > 0;
     if (isDue) return step.addRectified(request, run, left, this.#sparse.densePieceOf(request));
-    // A block for each running request is left for their next tokens.
-    const hasRoom = (count: number): boolean =>
-      refusalOf(this.#pool, this.running, request, count + this.running.length) === undefined;
-    step.addDecode(request, run, this.#sparse.pieceOf(request, run, hasRoom));
+    step.addDecode(request, run, this.#sparse.pieceOf(request, run, this.#roomFor(request)));
+  }
+
+  /** Pieces that end prompts: seats may have to know their queries. */
+  #watchPrompts(step: StepDraft, decoding: SparseDecoding): void {
+    for (const { request, run, wantsLogits } of [...step.pieces.values()]) {
+      if (request.decoding || !wantsLogits || request.sparse === undefined) continue;
+      step.tell(run, decoding.promptPieceOf(request, run, this.#roomFor(request)));
+    }
+  }
+
+  /** Whether so many blocks can be taken for the request; a block for each running one is left for their next tokens. */
+  #roomFor(request: Request): (blockCount: number) => boolean {
+    return (count) => refusalOf(this.#pool, this.running, request, count + this.running.length) === undefined;
   }
 
   /** Running requests: those that have waited longest first, then in order of admission. */
@@ -227,7 +238,7 @@ export class Scheduler {
       if (step.isAhead) return false;
       const holder = this.#sparse?.releaseLast(this.running);
       if (holder !== undefined) {
-        step.makeDense(holder);
+        step.tell(holder.openRun, undefined);
         continue;
       }
       const victim = victimFor(this.running, request, refusal);

@@ -122,10 +122,10 @@ export class StepDraft {
     this.pieces.delete(piece.run);
   }
 
-  /** The request has lost what its row would choose with. */
-  makeDense({ openRun }: Request): void {
-    const piece = openRun && this.pieces.get(openRun);
-    if (piece !== undefined) this.pieces.set(piece.run, { ...piece, sparse: undefined });
+  /** What is told of the run's piece; undefined: nothing, as its request has lost what its row would choose with. */
+  tell(run: Run | undefined, sparse: SparsePiece | undefined): void {
+    const piece = run && this.pieces.get(run);
+    if (piece !== undefined) this.pieces.set(piece.run, { ...piece, sparse });
   }
 
   /** The run's piece has `rowCount` rows more. */

@@ -10,7 +10,7 @@ import type { Backend, SparseShape } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { KvOwner } from "../contract/owners.ts";
-import type { SparseReport } from "../contract/sparse.ts";
+import { looksBack, type SparseReport } from "../contract/sparse.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
 import { ownBlockCount, sparseCost } from "./cost.ts";
 import type { SparsePiece, SparseRun, SparseState } from "./state.ts";
@@ -73,6 +73,21 @@ export class SparseDecoding {
     const tailToken = this.#tailToken(run);
     if (!this.#isWorth(request, run, state, tailToken) || !this.#seat(request, state, hasRoom)) return state.watched();
     return { state, flags: state.flags, tailToken };
+  }
+
+  /**
+   * How the end of a prompt is told of, whose request will decode next: where rows choose by earlier queries, a seat is
+   * taken now, so that it has those of the prompt.
+   */
+  promptPieceOf(
+    request: SparseRequest,
+    run: SparseRun,
+    hasRoom: (blockCount: number) => boolean,
+  ): SparsePiece | undefined {
+    const state = request.sparse;
+    if (state === undefined || !looksBack(state.params.mode)) return undefined;
+    const isSeated = this.#isWorth(request, run, state, this.#tailToken(run)) && this.#seat(request, state, hasRoom);
+    return isSeated ? state.watched() : undefined;
   }
 
   /** How a piece of tokens that are computed anew is told of. */
