@@ -19,7 +19,7 @@ import { qwen3Shape, writeRandomModel } from "./random-model.ts";
 import { median } from "./stats.ts";
 import { chainPlan, greedyParams } from "./worker.ts";
 
-const [contextTokens, chosenTokens, rounds] = [16_384, 1_024, 15];
+const [contextTokens, chosenTokens, rounds] = [16_384, 1_024, 11];
 const arms: Readonly<Record<string, SparseParams | undefined>> = {
   dense: undefined,
   now: { mode: "now", tokens: chosenTokens },
@@ -71,7 +71,7 @@ async function timeSteps(folder: string, say: BenchContext["say"]): Promise<Step
     const message = { type: "submit", requestId: arm, plan, params: greedyParams(rounds + 40), reuse: true } as const;
     // What is rectified is a step in 64, and not one of these.
     engine.submit({ ...message, ...(params && { sparse: { ...params, rectifyTokens: 0 } }) });
-    timesMs[arm] = await stepTimes(engine, 20);
+    timesMs[arm] = await stepTimes(engine, 4);
     engine.abort(arm);
     while (await engine.step());
   }
@@ -83,7 +83,7 @@ async function timeSteps(folder: string, say: BenchContext["say"]): Promise<Step
   return { rows, note };
 }
 
-/** @param before steps that are not counted: the ring of queries fills */
+/** @param before steps that are not counted: the first chooses and copies all of it */
 async function stepTimes(engine: Engine, before: number): Promise<number[]> {
   const timesMs: number[] = [];
   for (let step = -before; step < rounds; step++) {
