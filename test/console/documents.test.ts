@@ -53,6 +53,14 @@ describe.skipIf(chromiumPath === undefined)("documents in the console", () => {
     const { page } = look;
     await newCorpus(look, `handbook ${theme}`);
     await look.check("corpus-empty");
+    // What a browser hands over when a file is dropped; folders can be dropped by hand alone, and are chosen below.
+    await page.evaluate(`{
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File(["Una Croft works as a miller."], "dropped.md", { type: "text/markdown" }));
+      const zone = document.querySelector(".drop-zone");
+      for (const type of ["dragover", "drop"]) zone.dispatchEvent(new DragEvent(type, { dataTransfer, bubbles: true, cancelable: true }));
+    }`);
+    await fileRow(look, "dropped.md").getByText("ready").waitFor();
     await page.locator("input[aria-label=Folder]").setInputFiles(join(folder, "staff"));
     await fileRow(look, "jon.md").getByText("ready").waitFor();
     await fileRow(look, "people.md").getByText("ready").waitFor();

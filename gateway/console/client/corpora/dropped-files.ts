@@ -10,10 +10,14 @@ const mostLevels = 16;
 
 /** @param most files that are looked for. @throws DOMException for what cannot be read */
 export async function droppedFiles(items: DataTransferItemList, most: number): Promise<readonly GivenFile[]> {
-  // The list is empty after the event, so its entries are taken at once.
-  const entries = [...items].flatMap((item) => item.webkitGetAsEntry() ?? []);
+  // The list is empty after the event, so all that is in it is taken at once.
+  const given = [...items].filter(({ kind }) => kind === "file");
+  const entries = given.map((item) => item.webkitGetAsEntry() ?? item.getAsFile());
   const found: GivenFile[] = [];
-  for (const entry of entries) await read(entry, found, most, 0);
+  for (const entry of entries) {
+    if (entry instanceof File) found.push({ file: entry, path: entry.name });
+    else if (entry !== null) await read(entry, found, most, 0);
+  }
   return found;
 }
 
