@@ -3,9 +3,11 @@
  * TypeScript, against a server with the demo model.
  */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { type Example, examples } from "../../gateway/http/openapi/examples.ts";
+import type { Json, JsonObject } from "../../gateway/http/openapi/json.ts";
 import { readText, repositoryRoot } from "../support/import-graph.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 
@@ -86,7 +88,57 @@ function runnable(code: string): string {
     .replaceAll("file-…", fileId);
 }
 
+/** Routes whose answers have no schema: /docs shows what they answered to its example. */
+const answered = [
+  ...["POST /v1/chat/completions", "POST /v1/responses", "POST /v1/messages", "POST /v1/messages/count_tokens"],
+  ...["POST /v1/completions", "POST /tokenize", "POST /detokenize", "POST /v1/embeddings", "POST /v1/rerank"],
+  ...["POST /v1/query/execute", "POST /v1/query/prepare", "POST /v1/query/explain", "GET /admin/v1/cache"],
+] as const;
+const answersFile = join(repositoryRoot, "gateway/http/openapi/example-answers.json");
+
+/** What the server answers to the route's example. */
+async function answerOf(route: string): Promise<JsonObject> {
+  const { server, tenant } = context.world as World;
+  const [method = "", path = ""] = route.split(" ");
+  const { json, text } = (examples as Readonly<Record<string, Example>>)[route] ?? {};
+  const key = path.startsWith("/admin") ? server.adminKey : tenant.apiKey;
+  const headers = { authorization: `Bearer ${key}`, "content-type": text?.type ?? "application/json" };
+  const body = text?.body ?? JSON.stringify(json);
+  const response = await fetch(server.url + path, { method, headers, ...(method === "GET" ? {} : { body }) });
+  expect(response.status, route).toBe(200);
+  return (await response.json()) as JsonObject;
+}
+
+/** As it is shown: without ids, long texts and long lists of numbers cut. */
+function shown(value: Json): Json {
+  if (typeof value === "string") {
+    const named = value.replace(/(req|tenant|file|frag|vs)_?-?[0-9a-z]{24,32}/g, "$1_…");
+    return named.length > 240 ? `${named.slice(0, 240)}…` : named;
+  }
+  if (Array.isArray(value))
+    return (value.length > 3 && typeof value[0] === "number" ? value.slice(0, 3) : value).map(shown);
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, shown(field)]));
+}
+
+/** Names of fields and types of values; of a list those of its first entry. */
+function shapeOf(value: Json): unknown {
+  if (Array.isArray(value)) return value.length === 0 ? [] : [shapeOf(value[0] as Json)];
+  if (typeof value !== "object" || value === null) return value === null ? "null" : typeof value;
+  return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, shapeOf(field)]));
+}
+
 describe("examples of", () => {
+  test("answers that /docs shows have the shape that the server gives them", async () => {
+    const found: Record<string, Json> = {};
+    for (const route of answered) found[route] = shown(await answerOf(route));
+    // SPANGATE_RECORD=1 takes over what the server says now.
+    if (process.env.SPANGATE_RECORD === "1") writeFileSync(answersFile, `${JSON.stringify(found, null, 2)}\n`);
+    const kept = JSON.parse(readFileSync(answersFile, "utf8")) as JsonObject;
+    for (const route of answered) expect(shapeOf(kept[route] ?? null), route).toEqual(shapeOf(found[route] ?? null));
+    expect(Object.keys(kept)).toEqual([...answered]);
+  });
+
   test("the documents are found", () => {
     expect(shells.map(({ file }) => file)).toEqual([
       "README.md",

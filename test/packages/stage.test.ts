@@ -71,6 +71,8 @@ describe.skipIf(!isPackaged)("the packages", () => {
     const files = filesOf(spangate);
     for (const name of Object.keys(programs)) expect(files).toContain(`app/${name}.js`);
     const wanted = ["migrations/0001_initial.sql", "kernels/abi.h", "kernels/cpu/kernels.cpp", "docs/operations.md"];
+    // Pages of /docs, and their pictures.
+    wanted.push("gateway/query/README.md", "docs/pictures/rag.svg");
     for (const file of [...wanted, "LICENSE", "README.md", "NOTICES.txt", "client/query.js"])
       expect(files).toContain(file);
     expect(files.some((file) => /^kernels\/cuda\/.*\.cu$/.test(file))).toBe(true);

@@ -1,6 +1,7 @@
 /** The API as HTML for /docs: a page for each resource, with an example, schemas that are folded away, and errors. */
 import { escaped } from "../../docs/html.ts";
 import type { RouteName } from "../transport/routes.ts";
+import answers from "./example-answers.json";
 import { curlLine, examples, shownIds, withIds } from "./examples.ts";
 import type { Json, JsonObject } from "./json.ts";
 import type { OpenApiDocument, Operation } from "./openapi.ts";
@@ -122,7 +123,13 @@ function exampleHtml({ method, path, operation }: ApiEntry): string {
     ...{ method, path: withIds(path, shownIds), needsKey: operation.security.length > 0 },
     streams: answer === "text/event-stream",
   };
-  return `<pre tabindex="0"><code>${escaped(curlLine(route, examples[name] ?? {}))}</code></pre>`;
+  const line = `<pre tabindex="0"><code>${escaped(curlLine(route, examples[name] ?? {}))}</code></pre>`;
+  const answered = (answers as Readonly<Record<string, Json>>)[name];
+  if (answered === undefined) return line;
+  const shown = escaped(JSON.stringify(answered, null, 2));
+  return (
+    line + folded("What it answered (long texts and lists are cut)", `<pre tabindex="0"><code>${shown}</code></pre>`)
+  );
 }
 
 function errorsOf({ responses }: Operation): string {
