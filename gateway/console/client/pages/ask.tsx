@@ -11,6 +11,7 @@ import { visible } from "../kit/name.tsx";
 import { ErrorNote, Figures, Page as PageFrame, Panel } from "../kit/parts.tsx";
 import { useList } from "../kit/resource.ts";
 import { goTo, linkTo, route } from "../kit/router.ts";
+import { WaterfallOf } from "../traces/trace-view.tsx";
 
 interface Corpus {
   readonly id: string;
@@ -226,19 +227,8 @@ function AnswerFacts({ turn }: { readonly turn: Turn | undefined }) {
       <Panel title="Fragments">
         <SourceBars spans={report.spans} nameOf={(id) => names.get(id)} worker={report.worker} />
       </Panel>
-      <Panel title="Time">
-        <dl class="details">
-          <dt>Waited for a worker</dt>
-          <dd>{duration(report.queue_ms)}</dd>
-          <dt>Prompt computed in</dt>
-          <dd>{duration(report.prefill_ms)}</dd>
-          <dt>First token after</dt>
-          <dd>{duration(report.ttft_ms)}</dd>
-          <dt>Request</dt>
-          <dd>
-            <code>{report.request_id}</code>
-          </dd>
-        </dl>
+      <Panel title="Time" actions={<a href={linkTo("overview", [report.request_id])}>The whole request</a>}>
+        <WaterfallOf id={report.request_id} key={report.request_id} />
       </Panel>
     </div>
   );

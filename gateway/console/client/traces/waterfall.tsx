@@ -15,7 +15,12 @@ export function Waterfall({ trace }: { readonly trace: Pick<Trace, "stages" | "d
   if (stages.length === 0) return <p class="soft">Nothing of this request was measured.</p>;
   const ordered = stages.toSorted((a, b) => a.start_ms - b.start_ms);
   return (
-    <div class="waterfall">
+    <section
+      class="waterfall"
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by keyboard.
+      tabIndex={0}
+      aria-label="Stages"
+    >
       <table>
         <caption class="unseen-text">Stages of the request, in the order in which they began</caption>
         <thead>
@@ -44,7 +49,7 @@ export function Waterfall({ trace }: { readonly trace: Pick<Trace, "stages" | "d
         </tbody>
       </table>
       {leftOut.stages > 0 && <p class="soft">and {leftOut.stages} more stages, which were not kept</p>}
-    </div>
+    </section>
   );
 }
 
