@@ -124,7 +124,7 @@ function exampleHtml({ method, path, operation }: ApiEntry): string {
     streams: answer === "text/event-stream",
   };
   const line = `<pre tabindex="0"><code>${escaped(curlLine(route, examples[name] ?? {}))}</code></pre>`;
-  const answered = (answers as Readonly<Record<string, Json>>)[name];
+  const answered = (answers as Readonly<Record<string, unknown>>)[name];
   if (answered === undefined) return line;
   const shown = escaped(JSON.stringify(answered, null, 2));
   return (
