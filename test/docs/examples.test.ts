@@ -132,7 +132,7 @@ describe("examples of", () => {
   test("answers that /docs shows have the shape that the server gives them", async () => {
     const found: Record<string, Json> = {};
     for (const route of answered) found[route] = shown(await answerOf(route));
-    // SPANGATE_RECORD=1 takes over what the server says now.
+    // SPANGATE_RECORD=1 takes over what the server says now; `bun run format` lays it out.
     if (process.env.SPANGATE_RECORD === "1") writeFileSync(answersFile, `${JSON.stringify(found, null, 2)}\n`);
     const kept = JSON.parse(readFileSync(answersFile, "utf8")) as JsonObject;
     for (const route of answered) expect(shapeOf(kept[route] ?? null), route).toEqual(shapeOf(found[route] ?? null));
