@@ -15,6 +15,7 @@ import type { ModelConfig } from "./model/config.ts";
 import type { LoadedModel } from "./model/load.ts";
 import type { StoredTensor } from "./model/stored-form.ts";
 import { tensorLayout } from "./model/tensor-layout.ts";
+import { shadowBytesOf } from "./native/choices.ts";
 import { kvBytesOf } from "./native/kv-pool.ts";
 
 const [mib, gib] = [2 ** 20, 2 ** 30];
@@ -72,11 +73,20 @@ const sizeText = (bytes: number): string =>
 /** The pool of a worker that has the machine to itself and was told no size. */
 export function usualCpuKvBytes(worker: WorkerConfig, model: PlannedModel): number {
   const { weightBytes, workBytes } = cpuNeeds(worker, model);
-  return clampedKv(machineBytes() - gatewayBytes - weightBytes - workBytes, worker, model.config);
+  const room = machineBytes() - gatewayBytes - weightBytes - workBytes;
+  return clampedKv(kvPartOf(room, worker, model.config), worker, model.config);
 }
 
 function clampedKv(roomBytes: number, worker: WorkerConfig, config: ModelConfig): number {
   return Math.min(usualKvBytes, Math.max(leastKvBytes(worker, config), Math.floor(roomBytes / mib) * mib));
+}
+
+/** So much of the room is for KV: sparse decoding keeps shadows of K beside it. */
+function kvPartOf(roomBytes: number, { sparse, kvType, blockTokens }: WorkerConfig, config: ModelConfig): number {
+  if (sparse === undefined) return roomBytes;
+  const { layerCount, kvHeadCount: kvHeads, headDim } = config;
+  const blockBytes = kvBytesOf(kvType, blockTokens * 2 * layerCount * kvHeads * headDim);
+  return (roomBytes * blockBytes) / (blockBytes + shadowBytesOf({ layerCount, kvHeads, headDim }, blockTokens));
 }
 
 function planCpu(worker: WorkerConfig, model: PlannedModel, machine: number, workerCount: number): MemoryPlan {
@@ -84,13 +94,13 @@ function planCpu(worker: WorkerConfig, model: PlannedModel, machine: number, wor
   const least = leastKvBytes(worker, model.config);
   const share = (count: number): number => Math.max(0, (machine - gatewayBytes) / count);
   const memoryBytes = share(workerCount);
-  const room = memoryBytes - needs.weightBytes - needs.workBytes;
+  const room = kvPartOf(memoryBytes - needs.weightBytes - needs.workBytes, worker, model.config);
   const kvBytes = worker.kvBytes ?? clampedKv(room, worker, model.config);
   if (kvBytes <= room) return { ...needs, kvBytes, memoryBytes };
   const ways: readonly Way[] = [worker.weightMode, "int8" as const].flatMap((weightMode) => {
     const mode = weightMode === worker.weightMode ? [] : ["SPANGATE_WEIGHTS=int8"];
     const { weightBytes, workBytes } = cpuNeeds({ ...worker, weightMode }, model);
-    const roomOf = (count: number): number => share(count) - weightBytes - workBytes;
+    const roomOf = (count: number) => kvPartOf(share(count) - weightBytes - workBytes, worker, model.config);
     return [
       { settings: mode, room: roomOf(workerCount) },
       { settings: ["SPANGATE_DEVICES=cpu", ...mode], room: roomOf(1) },

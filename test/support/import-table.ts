@@ -57,7 +57,13 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/backend/cuda/device": ["worker/native/cuda"],
   "worker/config.ts": ["worker/contract"],
   "worker/open-backend.ts": ["worker/config.ts", "worker/memory-plan.ts", "worker/model", "worker/backend"],
-  "worker/memory-plan.ts": ["worker/config.ts", "worker/model", "worker/backend", "worker/native/kv-pool.ts"],
+  "worker/memory-plan.ts": [
+    "worker/config.ts",
+    "worker/model",
+    "worker/backend",
+    "worker/native/kv-pool.ts",
+    "worker/native/choices.ts",
+  ],
   "worker/embedder.ts": [
     "worker/base",
     "worker/contract",

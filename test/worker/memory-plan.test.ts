@@ -62,6 +62,17 @@ describe("on the CPU", () => {
     expect(onnx.weightBytes / plan.weightBytes).toBeGreaterThan(2);
   });
 
+  test("with sparse decoding the pool leaves room for the shadows of K", async () => {
+    const model = readModel(hollowModel(eight));
+    const whole = await planMemory(workerOf(), model, 32 * gib);
+    const memory = whole.weightBytes + whole.workBytes + 256 * mib + 600 * mib;
+    const { kvBytes } = await planMemory(workerOf({ SPANGATE_SPARSE: "now" }), model, memory);
+    // 66 bytes of shadow for 512 of K and V, for each token and head.
+    expect(kvBytes).toBe(Math.floor((600 * 512) / (512 + 66)) * mib);
+    const given = { SPANGATE_SPARSE: "now", SPANGATE_KV_BYTES: `${600 * mib}` };
+    await expect(planMemory(workerOf(given), model, memory)).rejects.toThrow("SPANGATE_KV_BYTES=531MiB");
+  });
+
   test("a pool that was given no size leaves room for the model", async () => {
     const model = readModel(hollowModel(eight));
     const whole = await planMemory(workerOf(), model, 32 * gib);

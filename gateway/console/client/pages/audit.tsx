@@ -15,8 +15,8 @@ interface AuditEvent {
 }
 
 const columns: readonly Column<AuditEvent>[] = [
-  { title: "When", width: 1.4, cell: ({ at }) => <time title={ago(at)}>{time(at)}</time> },
-  { title: "What", width: 2.4, cell: ({ action }) => <code>{action}</code> },
+  { title: "When", width: 2.1, cell: ({ at }) => <time title={ago(at)}>{time(at)}</time> },
+  { title: "What", width: 2.3, cell: ({ action }) => <code>{action}</code> },
   {
     title: "On",
     width: 2,
@@ -24,14 +24,14 @@ const columns: readonly Column<AuditEvent>[] = [
   },
   {
     title: "By",
-    width: 1.7,
+    width: 1.6,
     cell: ({ actor }) => (
       <>
         <code>{actor.key_id}</code> {actor.tenant_id === null && <span class="soft">platform</span>}
       </>
     ),
   },
-  { title: "Request", width: 1.6, cell: ({ request_id }) => <code>{request_id}</code> },
+  { title: "Request", width: 1.3, cell: ({ request_id }) => <code>{request_id}</code> },
 ];
 
 export function Page() {
