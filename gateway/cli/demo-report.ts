@@ -76,6 +76,7 @@ export function closingWords(demo: {
     ...demo.tenants.map(
       ({ corpus, apiKey, storeId }) => `  ${corpus.tenant.padEnd(16)}  ${apiKey}  (vector store ${storeId})`,
     ),
+    `\nLook at it in a browser: ${demo.url} (sign in with one of these keys).`,
     "\nAsk it yourself:",
     `  curl -s ${demo.url}/v1/chat/completions -H 'Authorization: Bearer ${tenant?.apiKey}' \\\n    -H 'Content-Type: application/json' -d '${shellQuoted}'`,
     "\nAnd from a page of your own (text, PDF, Word, …), in another terminal, in this folder:",

@@ -43,5 +43,6 @@ test("the line for curl asks what the demo has asked", () => {
     tenants: [{ corpus, apiKey: "k", storeId: "vs_1" }],
   });
   const sent = words.match(/-d '(\{.*\})'$/m)?.[1]?.replaceAll("'\\''", "'") ?? "";
+  expect(words).toContain("in a browser: http://127.0.0.1:1 ");
   expect(JSON.parse(sent)).toEqual(questionBody("m", "vs_1", question));
 });
