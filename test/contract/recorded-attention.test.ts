@@ -138,19 +138,19 @@ async function recordedSteps({ seed, pipelined, positions, blockCount }: Mode): 
 test.each([
   [
     { seed: 1, pipelined: false, positions: "deferred", blockCount: 64 },
-    "823 d216b9e4e8f59970252041aea588e0ea preemptions 21, found 398, evicted 614",
+    "810 694ea4f9db880e8a64d898525ef3f4dd preemptions 31, found 372, evicted 624",
   ],
   [
     { seed: 2, pipelined: false, positions: "deferred", blockCount: 22 },
-    "931 bf0c201981f922552c062e27c490f023 preemptions 23, found 205, evicted 524",
+    "939 a752d9f49cd98f858b74ff2c0a9b892f preemptions 26, found 191, evicted 518",
   ],
   [
     { seed: 3, pipelined: true, positions: "deferred", blockCount: 40 },
-    "740 40b0c18b3105ceb3b5f55b3473aa105f preemptions 31, found 292, evicted 485",
+    "780 be2e644dcbb84b8a4dd08992aaf352c3 preemptions 29, found 285, evicted 465",
   ],
   [
     { seed: 4, pipelined: false, positions: "relocate", blockCount: 40 },
-    "749 65f8b6cbff870ef256f4dc43bc6f7b63 preemptions 24, found 375, evicted 466",
+    "757 68643fa5a38e91e47e0abd42ee26b1d0 preemptions 28, found 372, evicted 477",
   ],
 ] satisfies [Mode, string][])("steps of made requests, %o", async (mode, expected) => {
   expect(await recordedSteps(mode)).toBe(expected);

@@ -19,12 +19,17 @@ test("every route counts as what it is", () => {
   const named = (count: string) =>
     world.routes.filter((route) => route.count === count).map(({ method, path }) => `${method} ${path}`);
   expect(named("look").sort()).toEqual([
+    "GET /admin/v1/cache",
+    "GET /admin/v1/cache/events",
     "GET /admin/v1/jobs/:job_id",
     "GET /admin/v1/jobs/:job_id/events",
     "GET /admin/v1/keys/:key_id/limits",
     "GET /admin/v1/sources/:source_id",
+    "GET /admin/v1/stats",
     "GET /admin/v1/tenants/:tenant_id",
     "GET /admin/v1/tenants/:tenant_id/limits",
+    "GET /admin/v1/traces",
+    "GET /admin/v1/traces/:request_id",
     "GET /v1/batches/:request_batch_id",
     "GET /v1/files/:file_id",
     "GET /v1/messages/batches/:message_batch_id",
