@@ -96,9 +96,14 @@ test("without a compiler there is one clear sentence", async () => {
 
 test("the manifest names every source and header of the CPU kernels", async () => {
   const { units, headers } = cpuLibrary("x64");
-  const named = new Set([...units.map((unit) => unit.source), ...headers.filter((header) => header !== "abi.h")]);
+  const named = new Set([
+    ...units.map((unit) => unit.source),
+    ...headers.filter((header) => header.startsWith("cpu/")),
+  ]);
   const present = await readdir(join(import.meta.dir, "../../kernels/cpu"));
   expect([...named].sort()).toEqual(present.map((file) => `cpu/${file}`).sort());
+  const shared = (await readdir(join(import.meta.dir, "../../kernels"))).filter((file) => file.endsWith(".h"));
+  expect(headers.filter((header) => !header.startsWith("cpu/")).sort()).toEqual(shared.sort());
 });
 
 test("other processors get the library without vector units", () => {
