@@ -4,8 +4,8 @@ import type { TaskAnswer, TaskMessage, TaskTable } from "./protocol.ts";
 
 declare const self: Worker;
 
-/** Where the cores do not suffice for all, the event loop goes before its threads, as it goes before workers. */
-const nicerThanGateway = 2;
+/** Where the cores do not suffice for all, the event loop goes before its threads, and so do steps of workers. */
+const nicerThanGateway = 5;
 
 export function serveTasks(tasks: TaskTable): void {
   // On Linux a thread has a priority of its own.

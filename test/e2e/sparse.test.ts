@@ -16,7 +16,8 @@ beforeAll(async () => {
   const sparse = { SPANGATE_SPARSE: "ahead", SPANGATE_SPARSE_FROM: "200", SPANGATE_SPARSE_TOKENS: "64" };
   const server = await startTestServer({
     model: "one-layer",
-    env: { ...sparse, SPANGATE_DEBUG: "1", SPANGATE_THREADS: "1" },
+    // The invariants are looked at in each step, over all blocks that there are.
+    env: { ...sparse, SPANGATE_DEBUG: "1", SPANGATE_THREADS: "1", SPANGATE_KV_BYTES: "16MiB" },
   });
   Object.assign(context, { server, tenant: await server.tenant("one") });
 });

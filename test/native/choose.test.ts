@@ -6,6 +6,7 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { choiceModes } from "../../worker/contract/sparse.ts";
 import { CpuKernels, type Isa } from "../../worker/native/cpu-kernels.ts";
+import { isLong } from "../support/effort.ts";
 import { testSeed } from "../support/seed.ts";
 import {
   bareQuery,
@@ -44,7 +45,7 @@ describe.each(isas)("%s", (isa) => {
   const { testHere, here } = kernelsOf(libraryPath, isa, 2);
 
   testHere("writes the twin's shadows, whoever writes K", () => {
-    for (let round = 0; round < 8; round++) {
+    for (let round = 0; round < (isLong ? 8 : 3); round++) {
       const random = new Random(seed + round);
       const scene = new Scene(random, seatOptions(random));
       const [pool, slow] = [scene.open(here()), scene.open(twin)];
@@ -78,7 +79,7 @@ describe.each(isas)("%s", (isa) => {
 
   testHere("chooses what the twin chooses, in every mode, over many steps", () => {
     for (const mode of choiceModes) {
-      for (let round = 0; round < 2; round++) {
+      for (let round = 0; round < (isLong ? 4 : 1); round++) {
         const random = new Random(seed + 1000 * round + 7);
         const scene = new Scene(random, seatOptions(random));
         const [pool, slow] = [scene.open(here()), scene.open(twin)];
