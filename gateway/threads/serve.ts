@@ -1,15 +1,9 @@
 /** Runs in a thread: serves one task after the other, as they come. */
-import { getPriority, setPriority } from "node:os";
 import type { TaskAnswer, TaskMessage, TaskTable } from "./protocol.ts";
 
 declare const self: Worker;
 
-/** Where the cores do not suffice for all, the event loop goes before its threads, and so do steps of workers. */
-const nicerThanGateway = 5;
-
 export function serveTasks(tasks: TaskTable): void {
-  // On Linux a thread has a priority of its own.
-  setPriority(Math.min(getPriority() + nicerThanGateway, 19));
   self.onmessage = async ({ data: { name, input } }: MessageEvent<TaskMessage>) => {
     const answer = await answerOf(tasks, name, input);
     // In a thread, `heapUsed` is the size of that thread's own heap.
