@@ -1,11 +1,11 @@
 /** The CPU backend against itself in other shapes of the same work, on a small random model. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
-import type { Batch } from "../../worker/contract/batch.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { tinyConfig, writeModelFolder } from "../model/folder.ts";
 import { Choices } from "../sim/random.ts";
 import { testSeed } from "../support/seed.ts";
+import { chainPieces } from "./chain-pieces.ts";
 
 const options: CpuBackendOptions = {
   weightMode: "float32",
@@ -19,23 +19,7 @@ const options: CpuBackendOptions = {
 const choices = new Choices(testSeed());
 const tokens = Int32Array.from({ length: 40 }, () => choices.int(0, tinyConfig.vocab_size - 1));
 
-/** Tokens [start, end) of one chain that stands in blocks firstBlock, firstBlock + 1, …. */
-function piece(start: number, end: number, firstBlock: number, logitRows: readonly number[]): Batch {
-  const positions = Int32Array.from({ length: end - start }, (_, i) => start + i);
-  return {
-    tokenIds: tokens.slice(start, end),
-    positions,
-    slots: positions.map((position) => firstBlock * 16 + position),
-    pieceRows: Int32Array.of(0, end - start),
-    pieceSegments: Int32Array.of(0, 1),
-    segmentBlockStarts: Int32Array.of(0),
-    segmentFirstTokens: Int32Array.of(0),
-    segmentTokenCounts: Int32Array.of(end),
-    segmentOffsets: Int32Array.of(0),
-    blockIds: Int32Array.from({ length: Math.ceil(end / 16) }, (_, i) => firstBlock + i),
-    logitRows: Int32Array.from(logitRows),
-  };
-}
+const piece = chainPieces(tokens);
 
 function maxDifference(a: Float32Array, b: Float32Array): number {
   expect(a.length).toBe(b.length);

@@ -9,6 +9,7 @@ import { ModelError } from "../../worker/model/model-error.ts";
 import { tinyConfig, writeModelFolder } from "../model/folder.ts";
 import { Random } from "../native/random.ts";
 import { testSeed } from "../support/seed.ts";
+import { chainPieces } from "./chain-pieces.ts";
 
 const options: CpuBackendOptions = {
   weightMode: "float32",
@@ -25,23 +26,7 @@ const tokens = Int32Array.from({ length: 80 }, () => random.integer(0, tinyConfi
 const bufferBlocks = [20, 21, 22];
 const segmentOf = (values: readonly number[]) => Int32Array.from(values);
 
-/** Tokens [start, end) of one chain that stands in blocks firstBlock, firstBlock + 1, …. */
-function piece(start: number, end: number, firstBlock: number, logitRows: readonly number[]): Batch {
-  const positions = Int32Array.from({ length: end - start }, (_, i) => start + i);
-  return {
-    tokenIds: tokens.slice(start, end),
-    positions,
-    slots: positions.map((position) => firstBlock * 16 + position),
-    pieceRows: Int32Array.of(0, end - start),
-    pieceSegments: Int32Array.of(0, 1),
-    segmentBlockStarts: Int32Array.of(0),
-    segmentFirstTokens: Int32Array.of(0),
-    segmentTokenCounts: Int32Array.of(end),
-    segmentOffsets: Int32Array.of(0),
-    blockIds: Int32Array.from({ length: Math.ceil(end / 16) }, (_, i) => firstBlock + i),
-    logitRows: Int32Array.from(logitRows),
-  };
-}
+const piece = chainPieces(tokens);
 
 interface Sparse {
   readonly chosen: number;
