@@ -16,15 +16,16 @@ const mostKeptLength = 16_384;
 
 /** What drizzle asks of a statement. */
 class Compiled {
-  readonly #client: Database;
-  readonly #text: string;
+  readonly #prepare: () => Statement;
+  /** Those that have a statement now. */
+  readonly #open: Set<Compiled>;
   #statement: Statement | undefined;
 
-  constructor(client: Database, text: string) {
-    this.#client = client;
-    this.#text = text;
+  constructor(prepare: () => Statement, open: Set<Compiled>) {
+    this.#prepare = prepare;
+    this.#open = open;
     // What is wrong with its text is said here, as `prepare` would.
-    this.#statement = client.prepare(text);
+    this.#opened();
   }
 
   run(...params: SQLQueryBindings[]) {
@@ -42,12 +43,19 @@ class Compiled {
   close(): void {
     this.#statement?.finalize();
     this.#statement = undefined;
+    this.#open.delete(this);
+  }
+
+  #opened(): Statement {
+    this.#statement ??= this.#prepare();
+    this.#open.add(this);
+    return this.#statement;
   }
 
   #with<T>(params: readonly SQLQueryBindings[], work: (statement: Statement) => T): T {
-    this.#statement ??= this.#client.prepare(this.#text);
+    const statement = this.#opened();
     try {
-      return work(this.#statement);
+      return work(statement);
     } finally {
       if (params.some(isLong)) this.close();
     }
@@ -61,13 +69,14 @@ const isLong = (param: SQLQueryBindings): boolean =>
 export class Statements {
   readonly orm: Orm;
   readonly #byText = new LRUCache<string, Compiled>({ max: mostTexts, dispose: (compiled) => compiled.close() });
+  readonly #open = new Set<Compiled>();
   readonly #built = new LRUCache<string, object>({ max: mostBuilt });
 
   constructor(client: Database) {
     const prepare = (text: string): Compiled => {
       const known = this.#byText.get(text);
       if (known !== undefined) return known;
-      const compiled = new Compiled(client, text);
+      const compiled = new Compiled(() => client.prepare(text), this.#open);
       this.#byText.set(text, compiled);
       return compiled;
     };
@@ -86,6 +95,8 @@ export class Statements {
 
   /** Ends all statements: with one that is open, SQLite would keep the file open behind `close`. */
   close(): void {
+    // What was built may have opened one again that the texts had no room for.
+    for (const compiled of this.#open) compiled.close();
     this.#byText.clear();
     this.#built.clear();
   }

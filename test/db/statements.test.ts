@@ -2,7 +2,7 @@
 import { expect, spyOn, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { eq } from "drizzle-orm";
+import { eq, inArray } from "drizzle-orm";
 import { newId } from "../../db/ids.ts";
 import { openDb } from "../../db/open.ts";
 import { findRow, insertRow, updateRow } from "../../db/rows.ts";
@@ -62,8 +62,21 @@ test("a statement is compiled once, and again after a long parameter", () => {
 
 test("no statement keeps the file open", () => {
   const path = join(newFolder(), "a.db");
-  const { db, corpus } = world(path);
+  const { db, tenantId, corpus } = world(path);
   corpus("a", null, {});
+  // So many others that its text is forgotten, while what was built runs on.
+  const ids = (count: number) => Array.from({ length: count }, (_, at) => at);
+  for (let count = 1; count <= 300; count++) {
+    db.statement("list", (orm) =>
+      orm
+        .select()
+        .from(tenants)
+        .where(inArray(tenants.seq, ids(count)))
+        .all(),
+    );
+  }
+  expect(updateRow(db, "rename", tenants, { id: tenantId }, { name: "b" })?.name).toBe("b");
+  corpus("b", null, {});
   db.close();
   // SQLite removes its log when the last connection is gone.
   expect(existsSync(`${path}-wal`)).toBe(false);
