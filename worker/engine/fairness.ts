@@ -7,7 +7,8 @@
  *
  *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
  *   heavy work is followed by steps of the light requests alone, as long as these are few
- *   heavy prompts get less of a step while another tenant was there lately: its next request may come right after it
+ *   heavy prompts get less of a step while another tenant has been there lately, since its next request may come
+ *   just after the step has begun
  */
 import { nobody } from "../contract/owners.ts";
 import type { EngineLimits } from "./limits.ts";
