@@ -7,6 +7,7 @@ import type { SendRequest } from "../../gateway/batches/requests.ts";
 import { BatchService } from "../../gateway/batches/service.ts";
 import type { Principal } from "../../gateway/tenant/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
+import { wholeFile } from "../support/whole-file.ts";
 import { endpoint, linesOf, until } from "./batch-file.ts";
 
 let world: World;
@@ -72,9 +73,8 @@ async function create(service: BatchService, text: string | Uint8Array) {
 const get = (service: BatchService, { id }: { readonly id: string }) => service.get(owner.tenantId, id);
 async function readFile(id: string | null) {
   if (id === null) return [];
-  const { bytes } = await world.corpus.files.content(owner.tenantId, id);
-  return new TextDecoder()
-    .decode(bytes)
+  return (await wholeFile(world.corpus.files.openPieces(owner.tenantId, id)))
+    .toString()
     .trimEnd()
     .split("\n")
     .map((line) => JSON.parse(line) as { custom_id: string; response: { status_code: number } | null; error: unknown });

@@ -7,6 +7,7 @@ import { BackupError, backupFolder, restoreFolder } from "../../db/backup.ts";
 import { lockFolder } from "../../db/lock.ts";
 import { loadServerSecret } from "../../gateway/tenant/secret.ts";
 import { createWorld, ingestText, type World } from "../corpus/world.ts";
+import { wholeFile } from "../support/whole-file.ts";
 
 describe("backup and restore", () => {
   let dir = "";
@@ -47,7 +48,7 @@ describe("backup and restore", () => {
     const search = { tenantId, vectorStoreIds: [store.id], maxResults: 5 };
     expect(await again.corpus.retrieve({ ...search, query: "zebra" })).toHaveLength(1);
     expect(await again.corpus.retrieve({ ...search, query: "yak" })).toHaveLength(0);
-    expect((await again.corpus.files.content(tenantId, file.id)).bytes).toEqual(Buffer.from("Anna has a zebra."));
+    expect(await wholeFile(again.corpus.files.openPieces(tenantId, file.id))).toEqual(Buffer.from("Anna has a zebra."));
     expect(again.db.client.query("select 1 from sqlite_schema where name = 'backup_files'").all()).toEqual([]);
     await again.close();
   });

@@ -4,7 +4,7 @@
  * start.
  */
 import { existsSync, mkdirSync, readdirSync, readSync } from "node:fs";
-import { type FileHandle, open, readFile, rm } from "node:fs/promises";
+import { type FileHandle, open, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type Id, type IdKind, parseId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
@@ -19,6 +19,8 @@ export interface OpenFile {
 /** Reads pieces at once, for who reads the same small part of a large file again and again. */
 export interface FilePieces {
   readonly byteLength: number;
+  /** The open file, for a process that reads all of it from its first byte on. `read` leaves its position as it is. */
+  readonly fd: number;
   /** @returns bytes that are valid until the next call; fewer where the file ends */
   read(start: number, end: number): Uint8Array;
   close(): Promise<void>;
@@ -41,10 +43,6 @@ export class ContentStore<Kind extends IdKind = "file"> {
   /** Begins a new file, whose bytes arrive piece by piece. */
   stage(id: Id<Kind>): Promise<StagedFile<Kind>> {
     return StagedFile.open(id, join(this.#dir, id));
-  }
-
-  async read(id: Id<Kind>): Promise<Uint8Array> {
-    return readFile(join(this.#dir, id));
   }
 
   /**
@@ -72,6 +70,7 @@ export class ContentStore<Kind extends IdKind = "file"> {
     let buffer = new Uint8Array(0);
     return {
       byteLength: (await file.stat()).size,
+      fd: file.fd,
       read: (start, end) => {
         if (buffer.byteLength < end - start) buffer = new Uint8Array(end - start);
         return buffer.subarray(0, readSync(file.fd, buffer, 0, end - start, start));

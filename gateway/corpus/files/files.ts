@@ -15,7 +15,7 @@ import { ApiError } from "../../base/errors.ts";
 import type { Hold } from "../../base/hold.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort } from "../base/ports.ts";
-import type { ContentStore, OpenFile } from "./content-store.ts";
+import type { ContentStore, FilePieces, OpenFile } from "./content-store.ts";
 import { StagedFile } from "./staged-file.ts";
 
 export interface Upload {
@@ -134,15 +134,14 @@ export class FileService {
     return listFiles(this.#db, tenantId, range);
   }
 
-  /** @throws ApiError not_found */
-  async content(tenantId: TenantId, rawId: string): Promise<{ row: FileRow; bytes: Uint8Array }> {
-    const row = this.get(tenantId, rawId);
-    return { row, bytes: await this.#content.read(row.id) };
-  }
-
   /** Opens a file; the caller closes it. @throws ApiError not_found */
   open(tenantId: TenantId, rawId: string): Promise<OpenFile> {
     return this.#content.open(this.get(tenantId, rawId).id);
+  }
+
+  /** Opens a file to be read in pieces, at once; the caller closes it. @throws ApiError not_found */
+  async openPieces(tenantId: TenantId, rawId: string): Promise<FilePieces> {
+    return await this.#content.openPieces(this.get(tenantId, rawId).id);
   }
 
   /**

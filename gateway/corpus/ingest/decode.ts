@@ -35,6 +35,11 @@ export interface FileBytes {
   read(start: number, end: number): Uint8Array;
 }
 
+export const inMemory = (bytes: Uint8Array): FileBytes => ({
+  byteLength: bytes.byteLength,
+  read: (start, end) => bytes.subarray(start, end),
+});
+
 interface Block {
   /** Of its first character, in bytes and in UTF-16 units. */
   readonly firstByte: number;
@@ -158,9 +163,8 @@ function unitsOf(bytes: Uint8Array): number {
 const charsPerPart = 128 * 1024;
 
 /** Decodes a text in slices, between which other work runs. @throws FileError invalid_file */
-export async function decodeText(bytes: Uint8Array): Promise<string> {
-  const { byteLength } = bytes;
-  const text = await Utf8Text.open({ byteLength, read: (start, end) => bytes.subarray(start, end) });
+export async function decodeText(file: FileBytes): Promise<string> {
+  const text = await Utf8Text.open(file);
   const parts: string[] = [];
   for (let at = 0; at < text.length; at += charsPerPart) {
     if (at > 0) await yieldToOthers();

@@ -39,10 +39,11 @@ export class Extractor {
 
   /**
    * Extracts the document's text and where its pages begin; HTML and DOCX become Markdown.
+   * @param document its bytes, or the descriptor of an open file, of which no byte is ever in this process's memory
    * @throws FileError invalid_file with the reason, OverBounds where the reason is time or memory; the signal's reason
    *   when it is aborted
    */
-  async extract(kind: DocumentKind, bytes: Uint8Array, signal: AbortSignal): Promise<DocumentText> {
+  async extract(kind: DocumentKind, document: Uint8Array | number, signal: AbortSignal): Promise<DocumentText> {
     const { maxMs, maxMemoryBytes, ...limits } = this.#limits;
     const job: ExtractJob = { kind, ...limits };
     const program = await this.#program.arguments();
@@ -52,7 +53,7 @@ export class Extractor {
       // credential.
       cwd: programFolder,
       env: {},
-      stdin: bytes,
+      stdin: document,
       stdout: "pipe",
       stderr: "ignore",
     });

@@ -19,7 +19,7 @@ import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort, Tokenizer } from "../base/ports.ts";
 import type { ContentStore } from "../files/content-store.ts";
 import { chunkText } from "./chunk.ts";
-import { checkedText, decodeText, FileError, OverBounds, Utf8Text } from "./decode.ts";
+import { checkedText, decodeText, FileError, inMemory, OverBounds, Utf8Text } from "./decode.ts";
 import { type ExtractLimits, Extractor } from "./extractor.ts";
 import { type FileKind, fileKindOf, signatureBytes } from "./file-kinds.ts";
 import { IngestLanes, type Lane } from "./lanes.ts";
@@ -258,7 +258,7 @@ export class Ingestor {
       this.#isExtractingLarge = true;
     }
     try {
-      const { text, pages } = await extractor.extract(kind, await this.#content.read(source.id), signal);
+      const { text, pages } = await extractor.extract(kind, file.fd, signal);
       const checked = atMost(maxChars, checkedText(text));
       return { text: checked, textBytes: Buffer.byteLength(checked), kind: kindsOfExtracted[kind], pages };
     } finally {
@@ -325,7 +325,7 @@ class WorkClock {
  */
 export async function documentText(filename: string, bytes: Uint8Array): Promise<string> {
   const kind = await kindOrText(filename, bytes);
-  if (kind === "plain" || kind === "markdown" || kind === "lines") return await decodeText(bytes);
+  if (kind === "plain" || kind === "markdown" || kind === "lines") return await decodeText(inMemory(bytes));
   const extractor = new Extractor(largeExtraction, new ReaderProgram());
   return checkedText((await extractor.extract(kind, bytes, new AbortController().signal)).text);
 }
@@ -335,7 +335,7 @@ async function kindOrText(filename: string, bytes: Uint8Array): Promise<FileKind
     return fileKindOf(filename, "", bytes);
   } catch (error) {
     try {
-      await decodeText(bytes);
+      await decodeText(inMemory(bytes));
       return "plain";
     } catch {
       throw error;

@@ -1,6 +1,7 @@
 /**
  * Reads files that stand in prompts themselves: as ingestion reads them, by a process of its own, but within closer bounds,
- * since somebody waits for the answer. Nothing of them is stored. Texts of documents are remembered for a while, because a
+ * since somebody waits for the answer. Nothing of them is stored, and of an upload no more than a piece is in memory at once
+ * beside its text. Texts of documents are remembered for a while, because a
  * conversation sends its files again with every turn.
  */
 import type { FileId, TenantId } from "../../../db/ids.ts";
@@ -12,9 +13,9 @@ import { TenantLru } from "../../base/tenant-lru.ts";
 import type { DocumentText } from "../../extract/protocol.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { FileService } from "../files/files.ts";
-import { checkedText, decodeText, FileError, OverBounds } from "./decode.ts";
+import { checkedText, decodeText, type FileBytes, FileError, inMemory, OverBounds } from "./decode.ts";
 import { type ExtractLimits, Extractor } from "./extractor.ts";
-import { fileKindOf } from "./file-kinds.ts";
+import { fileKindOf, signatureBytes } from "./file-kinds.ts";
 import { ReaderProgram } from "./reader-program.ts";
 
 /** An upload, named by its id, or bytes that came with the request. */
@@ -34,12 +35,19 @@ export interface FileText extends DocumentText {
   readonly fileId?: FileId;
 }
 
-interface FileBytes extends Pick<FileText, "filename" | "fileId"> {
+/** A file that was found, and is not opened yet. */
+interface FoundFile extends Pick<FileText, "filename" | "fileId"> {
   readonly mediaType: string;
   /** Names the content; the tenant's own texts alone are looked through by it. */
   readonly sha256: string;
   readonly byteCount: number;
-  readonly read: () => Promise<Uint8Array>;
+  readonly open: () => Promise<OpenedFile>;
+}
+
+interface OpenedFile extends FileBytes {
+  /** What the process that reads documents gets. */
+  readonly document: Uint8Array | number;
+  close(): Promise<void> | void;
 }
 
 const extraction: ExtractLimits = {
@@ -55,7 +63,7 @@ const extraction: ExtractLimits = {
 const bytesPerPage = 128;
 
 export class PromptFiles {
-  readonly #files: Pick<FileService, "find" | "content">;
+  readonly #files: Pick<FileService, "find" | "openPieces">;
   readonly #extractor: Extractor;
   readonly #texts = new TenantLru<DocumentText>({ maxSize: corpusLimits.promptTextBytes });
   readonly #waiting = new RoundRobinQueue<() => void>();
@@ -63,7 +71,7 @@ export class PromptFiles {
   readonly #reading = new Map<string, number>();
   #readCount = 0;
 
-  constructor(files: Pick<FileService, "find" | "content">, maxMs = extraction.maxMs) {
+  constructor(files: Pick<FileService, "find" | "openPieces">, maxMs = extraction.maxMs) {
     this.#files = files;
     this.#extractor = new Extractor({ ...extraction, maxMs }, new ReaderProgram());
   }
@@ -98,38 +106,42 @@ export class PromptFiles {
   }
 
   /** @throws ApiError not_found */
-  #find(tenantId: TenantId, file: PromptFile): FileBytes {
+  #find(tenantId: TenantId, file: PromptFile): FoundFile {
     const { source, filename, mediaType = "", param } = file;
     if ("base64" in source) {
       const { base64 } = source;
       const sha256 = new Bun.CryptoHasher("sha256").update(base64).digest("hex");
       const kind = /^data:([^;,]{1,255})/.exec(base64)?.[1] ?? mediaType;
       // Decoded once there is a place to read it, since many requests may wait for one.
-      const read = () => Promise.resolve(bytesOf(file, base64));
-      return { filename, mediaType: kind, sha256, byteCount: (base64.length * 3) / 4, read };
+      const open = async () => openedBytes(bytesOf(file, base64));
+      return { filename, mediaType: kind, sha256, byteCount: (base64.length * 3) / 4, open };
     }
     const row = this.#files.find(tenantId, source.fileId);
     if (row === undefined) throw new ApiError("not_found", { message: `'${param}': no such file.`, param });
     const { id, sha256, byteCount } = row;
-    const read = async () => (await this.#files.content(tenantId, id)).bytes;
-    return { filename: filename ?? row.filename, mediaType: row.mediaType, sha256, byteCount, fileId: id, read };
+    const open = async (): Promise<OpenedFile> => {
+      const pieces = await this.#files.openPieces(tenantId, id);
+      return { ...pieces, document: pieces.fd };
+    };
+    return { filename: filename ?? row.filename, mediaType: row.mediaType, sha256, byteCount, fileId: id, open };
   }
 
-  async #textOf(tenantId: TenantId, file: PromptFile, found: FileBytes, signal: AbortSignal): Promise<DocumentText> {
+  async #textOf(tenantId: TenantId, file: PromptFile, found: FoundFile, signal: AbortSignal): Promise<DocumentText> {
     // The name tells how a file is read that is no archive and no PDF.
     const key = JSON.stringify([found.sha256, found.filename, found.mediaType]);
     const known = this.#texts.get(tenantId, key);
     if (known !== undefined) return known;
     using _place = await this.#enter(tenantId, signal);
+    await using held = new AsyncDisposableStack();
     try {
-      const bytes = await found.read();
-      const kind = fileKindOf(found.filename ?? "", found.mediaType, bytes);
+      const opened = held.adopt(await found.open(), (open) => open.close());
+      const kind = fileKindOf(found.filename ?? "", found.mediaType, opened.read(0, signatureBytes));
       if (kind === "plain" || kind === "markdown" || kind === "lines") {
-        const decoded = await decodeText(bytes);
-        freeBytes(bytes);
+        const decoded = await decodeText(opened);
+        if (opened.document instanceof Uint8Array) freeBytes(opened.document);
         return { text: decoded, pages: [] };
       }
-      const { text, pages } = await this.#extractor.extract(kind, bytes, signal);
+      const { text, pages } = await this.#extractor.extract(kind, opened.document, signal);
       const read = { text: checkedText(text), pages };
       this.#texts.set(tenantId, key, read, text.length * 2 + pages.length * bytesPerPage);
       return read;
@@ -180,6 +192,13 @@ export class PromptFiles {
     this.#waiting.take(mayRead)?.();
   }
 }
+
+/** Bytes that came with the request. */
+const openedBytes = (bytes: Uint8Array): OpenedFile => ({
+  ...inMemory(bytes),
+  document: bytes,
+  close: () => undefined,
+});
 
 const refused = ({ param }: PromptFile, text: string): ApiError =>
   new ApiError("invalid_value", { message: `'${param}' ${text}.`, param });

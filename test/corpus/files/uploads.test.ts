@@ -8,6 +8,7 @@ import { corpusLimits } from "../../../gateway/corpus/base/limits.ts";
 import { ContentStore } from "../../../gateway/corpus/files/content-store.ts";
 import { UploadService } from "../../../gateway/corpus/files/uploads.ts";
 import { until } from "../../support/until.ts";
+import { wholeFile } from "../../support/whole-file.ts";
 import { createWorld, type World } from "../world.ts";
 
 let dir: string;
@@ -54,8 +55,7 @@ const complete = (id: string, parts: readonly { readonly id: string }[], md5?: s
 const md5Of = (text: string): string => new Bun.CryptoHasher("md5").update(text).digest("hex");
 const onDisk = (): string[] => readdirSync(join(dir, "own-parts"));
 const textOf = async (fileId: string | null): Promise<string> => {
-  const { bytes } = await world.corpus.files.content(tenantId, fileId ?? "");
-  return new TextDecoder().decode(bytes);
+  return (await wholeFile(world.corpus.files.openPieces(tenantId, fileId ?? ""))).toString();
 };
 
 describe("a completed upload", () => {

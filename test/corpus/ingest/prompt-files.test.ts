@@ -1,11 +1,18 @@
 /** Files of prompts wait their turn: no tenant keeps another's from being read, and who leaves waits no more. */
-import { expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { open } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import type { FileRow } from "../../../db/files.ts";
+import { newId } from "../../../db/ids.ts";
 import { corpusLimits } from "../../../gateway/corpus/base/limits.ts";
+import { signatureBytes } from "../../../gateway/corpus/ingest/file-kinds.ts";
 import { type PromptFile, PromptFiles } from "../../../gateway/corpus/ingest/prompt-files.ts";
 
 const noUploads = {
   find: () => undefined,
-  content: () => Promise.reject(new Error("there are none")),
+  openPieces: () => Promise.reject(new Error("there are none")),
 };
 const never = new AbortController().signal;
 const page = (text: string): PromptFile => {
@@ -62,4 +69,58 @@ test("one that takes too long, and more text than a request may have, are refuse
   };
   const many = new PromptFiles(noUploads).read("tenant_a", [text, text, text], never);
   expect(await many.catch((error: unknown) => error)).toMatchObject({ param: "many", code: "invalid_value" });
+});
+
+/** An upload of so many bytes, which says what is read of it. */
+async function askedOf(filename: string, bytes: Uint8Array, byteLength = bytes.byteLength) {
+  const path = join(mkdtempSync(join(tmpdir(), "spangate-test-")), "upload");
+  writeFileSync(path, bytes);
+  const file = await open(path, "r");
+  const asked: number[] = [];
+  let closed = 0;
+  const row = { id: newId("file"), sha256: "0", byteCount: byteLength, filename, mediaType: "" } as FileRow;
+  const files = new PromptFiles({
+    find: () => row,
+    openPieces: async () => ({
+      ...{ byteLength, fd: file.fd },
+      read: (start, end) => {
+        asked.push(end - start);
+        return bytes.subarray(start, end);
+      },
+      close: async () => {
+        closed += 1;
+        await file.close();
+      },
+    }),
+  });
+  const outcome = await files
+    .read("tenant_a", [{ param: "file", source: { fileId: row.id }, filename: undefined }], never)
+    .catch((error: unknown) => error);
+  rmSync(dirname(path), { recursive: true });
+  expect(closed).toBe(1);
+  return { outcome, asked };
+}
+
+describe("of an upload", () => {
+  const pieceBytes = 64 * 1024 + 1;
+
+  test("a text is read in pieces, never whole", async () => {
+    const text = "Größe ü ß. ".repeat(20_000);
+    const { outcome, asked } = await askedOf("a.txt", new TextEncoder().encode(text));
+    expect(outcome).toEqual([expect.objectContaining({ text })]);
+    expect(Math.max(...asked)).toBeLessThanOrEqual(pieceBytes);
+  });
+
+  test("no more than the signature is read of a text that is too long by its size", async () => {
+    const { outcome, asked } = await askedOf("a.txt", new Uint8Array(2_000).fill(0x61), 30 * 2 ** 20);
+    expect(outcome).toMatchObject({ code: "invalid_value", param: "file" });
+    expect(asked).toEqual([signatureBytes]);
+  });
+
+  test("the process that reads documents gets the open file, and this one reads its signature alone", async () => {
+    const bytes = new TextEncoder().encode(`<html><p>${"Tom has a yak. ".repeat(10_000)}</p></html>`);
+    const { outcome, asked } = await askedOf("a.html", bytes);
+    expect(outcome).toEqual([expect.objectContaining({ text: "Tom has a yak. ".repeat(10_000).trimEnd() })]);
+    expect(asked).toEqual([signatureBytes]);
+  });
 });
