@@ -23,9 +23,15 @@ export interface EvalQuestion {
   readonly answer: string;
 }
 
-/** @param names which sets; all when empty. @throws CommandError for a set that is not there. */
-export function readEvalQuestions(names: readonly string[] = []): EvalQuestion[] {
-  const folder = join(demoModelFolder, "eval");
+/**
+ * @param names which sets; all when empty
+ * @param folder of the sets; default: the demo model's
+ * @throws CommandError for a set that is not there
+ */
+export function readEvalQuestions(
+  names: readonly string[] = [],
+  folder: string = join(demoModelFolder, "eval"),
+): EvalQuestion[] {
   const known = readdirSync(folder)
     .filter((file) => file.endsWith(".json.gz"))
     .map((file) => file.replace(/\.json\.gz$/, ""))

@@ -5,6 +5,7 @@ Every turn can be asked on its own: no question depends on an earlier one.
 
     python3 generate.py                    prints a few samples
     python3 generate.py eval ../eval       writes the evaluation sets
+    python3 generate.py eval <folder> 1000 writes sets of at least 1000 questions, by the same seeds and those that follow
 """
 import gzip
 import json
@@ -644,12 +645,13 @@ def eval_sets():
 CHARS_PER_TOKEN = 4.6  # of prose with names, under this tokenizer
 
 
-def write_eval(folder):
+def write_eval(folder, questions=0):
+    """Each set has `count` samples, or more up to so many questions."""
     os.makedirs(folder, exist_ok=True)
     for name, count, make in eval_sets():
         out = []
-        for i in range(count):
-            r = random.Random(f"eval-{name}-{i}")
+        while len(out) < count or sum(len(s["turns"]) for s in out) < questions:
+            r = random.Random(f"eval-{name}-{len(out)}")
             s = make(r)
             out.append({"system": SYSTEM, "documents": s["documents"],
                         "turns": [{"question": t["question"], "answer": t["answer"]} for t in s["turns"]]})
@@ -660,7 +662,7 @@ def write_eval(folder):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["eval"]:
-        write_eval(sys.argv[2])
+        write_eval(sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     else:
         for i in range(int(sys.argv[1]) if len(sys.argv) > 1 else 6):
             print(json.dumps(sample(random.Random(f"show-{i}"), 700), indent=1, ensure_ascii=False))
