@@ -39,6 +39,12 @@ __device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float(uint3
 __device__ __forceinline__ float low_float(uint32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_float(uint32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /* Two floats as bf16, the first in the low half; round to nearest even. */
 __device__ __forceinline__ uint32 pack_bf16(float low, float high) {
   uint32 pair;

@@ -11,14 +11,8 @@
  *
  * Grid: (count, layers) of 256 threads. Oracle: test/backend/cuda/emulated-kernels.ts.
  */
+#include "moved_blocks.cuh"
 #include "mx8.cuh"
-
-constexpr int kMostBlocks = 128;
-
-struct MovedBlocks {
-  int blocks[kMostBlocks];
-  int tokenCounts[kMostBlocks];
-};
 
 #if KV_MX8
 /* How many bytes of a vector are of the block's first tokens; the others follow them. */

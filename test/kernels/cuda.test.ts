@@ -13,7 +13,7 @@ import { isLong } from "../support/effort.ts";
 const folder = join(kernelsFolder, "cuda");
 const sources = [...new Bun.Glob("**/*.cu").scanSync(folder)].sort();
 /** Files include each other by name, whatever folder they stand in. */
-const includes = ["", "attention", "attention/wgmma", "products"].map((name) => `-I${join(folder, name)}`);
+const includes = ["", "attention", "attention/wgmma", "products", "sparse"].map((name) => `-I${join(folder, name)}`);
 const nvcc = Bun.which("nvcc");
 /** What is wrong in a source is found without optimizations too, in half the time. Older compilers cannot leave them out. */
 const fastOption = "--Ofast-compile";
@@ -46,6 +46,9 @@ const headDims: Readonly<Record<string, readonly number[]>> = {
   "qkv_finish.cu": [128, 256],
   "deviations.cu": [128, 256],
   "copy_tokens.cu": [128, 256],
+  "shadow_keys.cu": [128, 96, 256],
+  "score_shadows.cu": [128, 16, 256],
+  "attend_chosen.cu": [128, 80, 256],
   "attention_packed_wgmma.cu": [128, 80, 64],
   "attention_wgmma.cu": [128, 80, 64],
 };

@@ -1,4 +1,5 @@
 /** Which folder may import which. */
+import { backendImports } from "./backend-imports.ts";
 import { consoleImports } from "./console-imports.ts";
 
 export const contains = (area: string, file: string): boolean => file === area || file.startsWith(`${area}/`);
@@ -42,19 +43,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "worker/attention/plan-format.ts",
     "worker/backend/backend.ts",
   ],
-  "worker/backend": ["worker/contract", "worker/model", "worker/sample"],
-  "worker/backend/cpu": ["worker/contract", "worker/model", "worker/native", "worker/backend/backend.ts"],
-  "worker/backend/cuda": [
-    "worker/contract",
-    "worker/model",
-    "worker/native/cuda",
-    "worker/sample",
-    "worker/attention",
-    "worker/backend/backend.ts",
-    "worker/backend/cuda",
-  ],
-  "worker/backend/cuda/weights": ["worker/model", "worker/backend/cuda/device"],
-  "worker/backend/cuda/device": ["worker/native/cuda"],
+  ...backendImports,
   "worker/config.ts": ["worker/contract"],
   "worker/open-backend.ts": ["worker/config.ts", "worker/memory-plan.ts", "worker/model", "worker/backend"],
   "worker/memory-plan.ts": [

@@ -16,6 +16,13 @@ import {
 } from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
+import {
+  emulatedAttendChosen,
+  emulatedChooseTokens,
+  emulatedScoreShadows,
+  emulatedShadowBlocks,
+  emulatedShadowSlots,
+} from "./emulated-sparse.ts";
 
 type Emulation = (memory: EmulatedMemory, values: Values, grid: readonly number[]) => void;
 
@@ -256,6 +263,11 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       }
     });
   },
+  shadow_slots: emulatedShadowSlots,
+  shadow_blocks: emulatedShadowBlocks,
+  score_shadows: emulatedScoreShadows,
+  choose_tokens: emulatedChooseTokens,
+  attend_chosen: emulatedAttendChosen,
   deviations(memory, values, [grid]) {
     const [qkv, bias, kNorm, offset, epsilon, rotations, positions, slots, rowCount] = values;
     const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);

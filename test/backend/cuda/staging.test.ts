@@ -16,7 +16,15 @@ import { EmulatedDevice } from "./emulated-device.ts";
 
 const wordCount = 1 << 17;
 const sliding = { slidingSmallItems: 400, slidingLargeItems: 100, slidingMerges: 200 };
-const layout = new StepLayout({ rows: 200, logitRows: 200, smallItems: 400, largeItems: 100, merges: 200, ...sliding });
+const layout = new StepLayout({
+  rows: 200,
+  logitRows: 200,
+  smallItems: 400,
+  largeItems: 100,
+  merges: 200,
+  choices: 8,
+  ...sliding,
+});
 
 /** The words of a list that stands at a place, as many as another has. */
 const listAt = (words: Int32Array, at: number, list: Int32Array) => [...words.subarray(at, at + list.length)];

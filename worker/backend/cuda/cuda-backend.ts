@@ -3,6 +3,7 @@
  * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
  */
 import type { Batch, TokenCopies } from "../../contract/batch.ts";
+import type { ChoiceCounts } from "../../contract/sparse.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import { type Backend, type BackendShape, type BegunStep, DeviceLost } from "../backend.ts";
@@ -14,6 +15,8 @@ import { bucketOf, DecodeGraphs, type StepKind, smallBuckets } from "./graphs.ts
 import { blockFormatOf, CudaHostBlocks } from "./host-blocks.ts";
 import { type CudaBackendOptions, type CudaModel, makeParts, stepCapacity } from "./parts.ts";
 import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
+import { ChoiceCounters, sparseShapeOf } from "./sparse/choice-counters.ts";
+import { shadowSlots } from "./sparse/sparse-ops.ts";
 import { StepLayout, stepCounts } from "./staging.ts";
 import { StepPlanner } from "./step-planner.ts";
 
@@ -46,6 +49,7 @@ export class CudaBackend implements Backend {
   readonly #answers: AlternatingAnswers;
   readonly #copies: Int32Array;
   readonly #copyBuffer: ReturnType<ComputeDevice["allocate"]>;
+  readonly #counts: ChoiceCounters | undefined;
 
   private constructor(parts: ForwardParts, options: CudaBackendOptions) {
     const { device, config, pool, kvElement } = parts;
@@ -64,7 +68,8 @@ export class CudaBackend implements Backend {
     const { blockTokens, hostKvBytes = 0 } = options;
     if (hostKvBytes > 0) {
       const format = blockFormatOf(device, config, blockTokens, kvElement);
-      this.hostBlocks = new CudaHostBlocks({ device, pool, format, blockTokens, hostBytes: hostKvBytes });
+      const { sparse } = parts;
+      this.hostBlocks = new CudaHostBlocks({ device, pool, format, blockTokens, hostBytes: hostKvBytes, sparse });
     }
     this.shape = {
       vocabSize: config.vocabSize,
@@ -73,7 +78,9 @@ export class CudaBackend implements Backend {
       blockCount: pool.blockCount,
       kvBytesPerBlock: pool.blockBytes,
       ...(kvElement === "mx8" && { blends: false }),
+      ...(parts.sparse && { sparse: sparseShapeOf(parts.sparse) }),
     };
+    this.#counts = parts.sparse && new ChoiceCounters(parts.sparse);
   }
 
   /**
@@ -144,11 +151,11 @@ export class CudaBackend implements Backend {
       const forward = this.#forwardOf(rows);
       const ops = this.#opsOf(forward, rows, true, "tokens");
       const ofSliding = this.#parts.config.window === undefined ? [false] : [false, true];
-      for (const full of [false, true]) {
-        for (const sliding of ofSliding) {
-          this.#parts.staging.sendNothing();
-          this.#graphs.run("tokens", forward.layout.capacity, { full, sliding }, ops);
-        }
+      const ofChoosing = this.#parts.sparse === undefined ? [false] : [false, true];
+      const kinds = [false, true].flatMap((full) => ofSliding.map((sliding) => ({ full, sliding })));
+      for (const launches of kinds.flatMap((kind) => ofChoosing.map((chooses) => ({ ...kind, chooses })))) {
+        this.#parts.staging.sendNothing();
+        this.#graphs.run("tokens", forward.layout.capacity, launches, ops);
       }
       await this.#settled();
     }
@@ -177,6 +184,11 @@ export class CudaBackend implements Backend {
     device.copyOut(out, workspace.deviations);
     await this.#settled();
     return out;
+  }
+
+  choiceCounts(seat: number): ChoiceCounts {
+    if (this.#counts === undefined) throw new Error("no row of this backend chooses what it reads");
+    return this.#counts.of(seat);
   }
 
   async dispose(): Promise<void> {
@@ -215,6 +227,7 @@ export class CudaBackend implements Backend {
 
   /** Puts a step into the stream, up to its logits, or with `samples` up to its tokens. */
   #start(batch: Batch, samples?: SampleLists): void {
+    this.#counts?.assertFit(batch);
     const plans = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
     this.#parts.staging.send(forward.layout, batch, plans, samples);
@@ -224,10 +237,13 @@ export class CudaBackend implements Backend {
       const [full, sliding] = [plans.full, plans.sliding].map(
         (plan) => plan !== undefined && plan.largeItems.length > 0,
       );
-      return this.#graphs.run(kind, forward.layout.capacity, { full, sliding }, ops);
+      const chooses = batch.choices !== undefined;
+      this.#graphs.run(kind, forward.layout.capacity, { full, sliding, chooses }, ops);
+    } else {
+      const counts = stepCounts(batch, plans);
+      for (const op of ops) op(counts);
     }
-    const counts = stepCounts(batch, plans);
-    for (const op of ops) op(counts);
+    if (batch.choices) this.#counts?.fetch();
   }
 
   /** Puts a step into the stream whose logits are on the host once the stream has done it. */
@@ -251,7 +267,8 @@ export class CudaBackend implements Backend {
     const known = this.#forwards.get(rows);
     if (known !== undefined) return known;
     const { config, packShape } = this.#parts;
-    const capacity = stepCapacity(config, packShape, rows, Math.min(rows, bucketOf(maxLogitRows)));
+    const logitRows = Math.min(rows, bucketOf(maxLogitRows));
+    const capacity = stepCapacity(config, packShape, rows, logitRows, this.#options.sparse?.seats);
     const forward = new Forward(this.#parts, new StepLayout(capacity));
     this.#forwards.set(rows, forward);
     return forward;
@@ -269,7 +286,7 @@ export class CudaBackend implements Backend {
   }
 
   #copyPart(sources: Int32Array, targets: Int32Array, deltas: Int32Array): void {
-    const { device, config, rope, pool, blockTokens } = this.#parts;
+    const { device, config, rope, pool, blockTokens, sparse } = this.#parts;
     const count = sources.length;
     if (count === 0) return;
     const words = this.#copies;
@@ -297,6 +314,7 @@ export class CudaBackend implements Backend {
       pool.memory,
     );
     launch({ grid: [Math.ceil(count / copiesPerBlock), config.layerCount], blockThreads: 256 });
+    if (sparse) shadowSlots(sparse, list(1), buffer, count);
   }
 }
 

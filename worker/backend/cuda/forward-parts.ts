@@ -4,6 +4,7 @@ import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import type { DevicePool, KvElement } from "./pool.ts";
 import type { SampleAnswer } from "./sampling.ts";
+import type { SparseParts } from "./sparse/sparse-ops.ts";
 import type { StepCounts, StepStaging } from "./staging.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 import type { RopeTable, Workspace } from "./workspace.ts";
@@ -27,6 +28,8 @@ export interface ForwardParts {
   readonly kvElement: KvElement;
   /** true: the products of one-row steps compute sums and norms themselves; false: such steps run like any other. */
   readonly fusesRows: boolean;
+  /** Of rows that choose what they read; undefined: none does, and K has no shadows. */
+  readonly sparse: SparseParts | undefined;
 }
 
 /** Tensor maps of a layer's part of the pool. */

@@ -5,6 +5,7 @@ import type { ForwardParts, Op } from "./forward-parts.ts";
 import { leastProductRows } from "./graphs.ts";
 import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
+import { chooseOps, shadowRows } from "./sparse/sparse-ops.ts";
 import type { StepLayout } from "./staging.ts";
 import type { MatrixScales } from "./weights/e4m3.ts";
 import type { LayerWeights, Matrix } from "./weights/weights.ts";
@@ -223,8 +224,18 @@ export class Forward {
     return [
       ...this.#normProjections(layer),
       this.#finishQkv(layer, kv, rotations),
+      ...this.#choose(index, kv, rotations),
       ...this.#attention.ofLayer(kv, rotations, slides),
     ];
+  }
+
+  /** Shadows of the rows' K, and the attention of those that choose what they read. */
+  #choose(layer: number, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op[] {
+    const { sparse, staging } = this.#parts;
+    if (sparse === undefined) return [];
+    const [slots, rowCount] = [staging.list(this.layout.slots), staging.count("rows")];
+    const lists = { step: staging.list(0), choicePlace: staging.choicePlace, slots, rowCount };
+    return [shadowRows(sparse, lists, layer, kv), ...chooseOps(sparse, lists, { layer, kv, rotations })];
   }
 
   get #rows(): RowProducts {

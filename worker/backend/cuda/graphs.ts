@@ -30,10 +30,11 @@ export function bucketOf(rowCount: number): number {
 /** What a step ends with: the logits, or the tokens drawn from them. */
 export type StepKind = "logits" | "tokens";
 
-/** Which of a step's plans have large items. */
-export interface HasLarge {
+/** What of a step's launches there is: which of its plans have large items, and whether rows choose. */
+export interface StepLaunches {
   readonly full: boolean;
   readonly sliding: boolean;
+  readonly chooses: boolean;
 }
 
 /** Is every row a piece whose logits are wanted? */
@@ -56,16 +57,16 @@ export class DecodeGraphs {
   /**
    * Puts the step into the stream. The first step of a kind runs unrecorded, so that products find their algorithms.
    * @param kind what `ops` end with; a graph is kept for each kind and number of rows
-   * @param hasLarge do the plans have large items?
    */
-  run(kind: StepKind, capacity: StepCapacity, hasLarge: HasLarge, ops: readonly Op[]): void {
-    const key = `${kind} ${capacity.rows} ${hasLarge.full} ${hasLarge.sliding}`;
+  run(kind: StepKind, capacity: StepCapacity, { full, sliding, chooses }: StepLaunches, ops: readonly Op[]): void {
+    const key = `${kind} ${capacity.rows} ${full} ${sliding} ${chooses}`;
     const known = this.#graphs.get(key);
     if (known !== undefined) return known.launch();
     const counts = {
       ...capacity,
-      largeItems: hasLarge.full ? capacity.largeItems : 0,
-      slidingLargeItems: hasLarge.sliding ? capacity.slidingLargeItems : 0,
+      largeItems: full ? capacity.largeItems : 0,
+      slidingLargeItems: sliding ? capacity.slidingLargeItems : 0,
+      choices: chooses ? capacity.choices : 0,
     };
     const putAll = () => {
       for (const op of ops) op(counts);

@@ -20,6 +20,7 @@ import {
 import type { ComputeDevice, DeviceBuffer, SideStream, StreamMark } from "./device/device.ts";
 import { mostMovedBlocks } from "./device/kernels.ts";
 import { type DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
+import { type SparseParts, shadowBlocks } from "./sparse/sparse-ops.ts";
 
 /** Bytes of one part of the staging memory, unless a block is larger. */
 const partBytes = 16 << 20;
@@ -71,6 +72,8 @@ export interface HostBlocksParts {
   readonly blockTokens: number;
   /** Page-locked bytes to take at most. */
   readonly hostBytes: number;
+  /** Of a pool whose K has shadows. */
+  readonly sparse?: SparseParts | undefined;
 }
 
 export class CudaHostBlocks implements HostBlocks {
@@ -142,7 +145,7 @@ export class CudaHostBlocks implements HostBlocks {
     { buffer, moved: done }: Part,
     blocks: readonly NumberedBlock[],
   ): void {
-    const { device, pool, format, blockTokens } = this.#parts;
+    const { device, pool, format, blockTokens, sparse } = this.#parts;
     const moved = new Int32Array(2 * mostMovedBlocks);
     for (const [index, { blockId, tokenCount }] of blocks.entries()) {
       moved[index] = blockId;
@@ -157,6 +160,7 @@ export class CudaHostBlocks implements HostBlocks {
         ? device.prepare(kernel, list, pool.memory, layerStride, layerVectors, rowVectors, blockTokens, buffer)
         : device.prepare(kernel, list, buffer, pool.memory, layerStride, layerVectors);
     launch({ grid: [blocks.length, format.layers], blockThreads: 256, stream: this.#kernels });
+    if (sparse && kernel === "unpack_blocks") shadowBlocks(sparse, list, blocks.length, this.#kernels);
     done.set();
     device.waitFor(done);
   }

@@ -2,6 +2,7 @@
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import { cpuOnlyPart, type LoadedModel } from "../../model/load.ts";
+import type { SparseOptions } from "../backend.ts";
 import {
   allowAttention,
   assertAttention,
@@ -17,6 +18,7 @@ import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
+import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
 import { type StepCapacity, StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
 import { loadWeights, type TensorReader, type WeightInfo } from "./weights/weights.ts";
@@ -41,6 +43,8 @@ export interface CudaBackendOptions {
   readonly reserveBytes?: number;
   /** false: matrices in 8-bit floats are widened, as they are where the device does not multiply them. Default true. */
   readonly keepsE4m3?: boolean | undefined;
+  /** Rows may choose what they read; undefined: none does, and there is no memory for it. */
+  readonly sparse?: SparseOptions | undefined;
   /** Where weights are read from; default: the model's files. */
   readonly reader?: TensorReader;
 }
@@ -72,6 +76,7 @@ export async function makeParts(
   const { blockTokens, kvElement = "bfloat16", hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
   const packShape = packShapeOf(config, device, options);
   if (kvElement === "mx8") assertMx8(packShape, device);
+  if (options.sparse) assertChoosable(config, blockTokens, kvElement === "mx8");
   allowAttention(device, config.headDim, kvElement);
   const reader = options.reader ?? new FileReader();
   // Elsewhere nothing multiplies 8-bit floats, and they are widened as they are read.
@@ -94,7 +99,14 @@ export async function makeParts(
   const rope = makeRopeTable(device, config);
   const staging = new StepStaging(device, stepWords);
   const forHost = hostKvBytes > 0 ? stagingBytes(kvBytesPerBlock(config, { blockTokens, kvElement })) : 0;
-  const pool = new DevicePool(device, config, { ...options, kvElement, reserveBytes: reserveBytes + forHost });
+  const choosing = options.sparse && makeChoiceWorkspace(device, config, options.sparse);
+  const besideBlockBytes = choosing ? shadowBytesPerBlock(config, blockTokens) : 0;
+  const poolOptions = { ...options, kvElement, reserveBytes: reserveBytes + forHost, besideBlockBytes };
+  const pool = new DevicePool(device, config, poolOptions);
+  const sparse = choosing && {
+    ...{ device, config, blockTokens, pool, workspace: choosing, qkv: workspace.qkv, attended: workspace.attended },
+    shadows: new Shadows(device, config, pool.blockCount, blockTokens),
+  };
   const layers = Array.from({ length: config.layerCount }, (_, index) => pool.layer(index));
   const layerMaps = putLayerMaps(device, packShape, { layers, kvElement });
   return {
@@ -111,11 +123,18 @@ export async function makeParts(
     blockTokens,
     kvElement,
     fusesRows: options.graphs !== false,
+    sparse,
   };
 }
 
-/** Room for the lists of steps of up to so many rows, of which so many want logits. */
-export function stepCapacity(config: ModelConfig, shape: PackShape, rows: number, logitRows: number): StepCapacity {
+/** Room for the lists of steps of up to so many rows, of which so many want logits, and so many choose. */
+export function stepCapacity(
+  config: ModelConfig,
+  shape: PackShape,
+  rows: number,
+  logitRows: number,
+  seats = 0,
+): StepCapacity {
   const items = maxItems(shape, rows);
   const [slidingItems, slidingMerges] = config.window === undefined ? [0, 0] : [items, rows];
   return {
@@ -127,6 +146,7 @@ export function stepCapacity(config: ModelConfig, shape: PackShape, rows: number
     slidingSmallItems: slidingItems,
     slidingLargeItems: slidingItems,
     slidingMerges,
+    choices: Math.min(rows, seats),
   };
 }
 

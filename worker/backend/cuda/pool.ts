@@ -18,6 +18,8 @@ export interface PoolOptions {
   readonly kvBytes: number | undefined;
   /** Bytes left free for the driver, and for graphs that are recorded later. */
   readonly reserveBytes: number;
+  /** What lies beside the pool for each of its blocks; default: nothing. */
+  readonly besideBlockBytes?: number;
 }
 
 /** The most slots of a pool: kernels number slots with int32. */
@@ -42,11 +44,12 @@ export function bytesText(bytes: number): string {
 export function poolBlockCount(config: ModelConfig, freeBytes: number, options: PoolOptions): number {
   const blockBytes = kvBytesPerBlock(config, options);
   const usable = Math.max(0, freeBytes - options.reserveBytes);
-  const bytes = Math.min(usable, options.kvBytes ?? usable);
+  const room = Math.floor((usable * blockBytes) / (blockBytes + (options.besideBlockBytes ?? 0)));
+  const bytes = Math.min(room, options.kvBytes ?? room);
   const blockCount = Math.min(Math.floor(bytes / blockBytes), Math.floor(maxSlots / options.blockTokens));
   if (blockCount >= 1) return blockCount;
   const block = `one block of ${options.blockTokens} tokens (${bytesText(blockBytes)})`;
-  if (usable >= blockBytes) throw new Error(`a KV pool of ${bytesText(bytes)} does not hold ${block}`);
+  if (room >= blockBytes) throw new Error(`a KV pool of ${bytesText(bytes)} does not hold ${block}`);
   const free = `${bytesText(freeBytes)} are free beside the model, ${bytesText(options.reserveBytes)} of it stay free`;
   throw new Error(`the device has no memory for ${block}: ${free}`);
 }

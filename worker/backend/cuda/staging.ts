@@ -5,7 +5,8 @@
  * from the buffer's start.
  *
  *   counts | tokenIds | positions | slots | logitRows | samples | merges | smallItems | largeItems
- *   | edits, rows, slices, offsets, blockIds of the plan, from the end of the items on that the step has
+ *   | edits, rows, slices, offsets, blockIds of the plan, choices (sparse/choice-words.ts), from the end of the items on
+ *     that the step has
  *
  * Where layers slide, these follow a plan of their own: its merges and items stand behind those of the other plan, each
  * kind behind its kind, its rows, slices and offsets behind the other's.
@@ -22,6 +23,7 @@ import {
 import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
+import { choiceSizes, putChoices } from "./sparse/choice-words.ts";
 import type { StepPlans } from "./step-planner.ts";
 
 /** Word of each count in `counts`. */
@@ -34,7 +36,10 @@ export const countPlaces = {
   slidingSmallItems: 5,
   slidingLargeItems: 6,
   slidingMerges: 7,
+  choices: 8,
 } as const;
+/** The word that says where the step's choices begin; 0: there are none. */
+const choicePlace = 9;
 const countWords = 16;
 
 /** How many entries each list at a fixed place can hold. */
@@ -164,6 +169,10 @@ export class StepStaging {
     return this.buffer.slice(countPlaces[name] * 4, 4);
   }
 
+  get choicePlace(): DeviceBuffer {
+    return this.buffer.slice(choicePlace * 4, 4);
+  }
+
   /**
    * Puts the copy of a step into the stream. Of the steps sent before, only the last one may still be running.
    * @throws RangeError when the step does not fit the layout or the buffer
@@ -175,7 +184,8 @@ export class StepStaging {
     const places = placesOf(plans.full, edits + samples.edits.length);
     const sliding = plans.sliding && placesOf(plans.sliding, places.end);
     const blockIds = (sliding ?? places).end;
-    const end = blockIds + batch.blockIds.length;
+    const choices = batch.choices && alignedWords(blockIds + batch.blockIds.length);
+    const end = choices ? choices + choiceSizes(batch.choices).words : blockIds + batch.blockIds.length;
     if (end > this.#wordCount) {
       throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.#wordCount}`);
     }
@@ -188,6 +198,8 @@ export class StepStaging {
     words.set(samples.edits, edits);
     words.set(batch.blockIds, blockIds);
     words.set(samples.rows, layout.samples);
+    words[choicePlace] = choices ?? 0;
+    if (batch.choices && choices) putChoices(words, batch, batch.choices, choices, blockIds);
     // Indices into a list become indices into the whole buffer.
     move(words, layout.samples + 7, samples.rows.length, sampleWords, edits / editWords);
     putPlan(words, plans.full, places, blockIds, layout);
@@ -238,6 +250,7 @@ export function stepCounts(batch: Batch, { full, sliding }: StepPlans): StepCoun
     slidingSmallItems: (sliding?.smallItems.length ?? 0) / planItemWords,
     slidingLargeItems: (sliding?.largeItems.length ?? 0) / planItemWords,
     slidingMerges: (sliding?.merges.length ?? 0) / planMergeWords,
+    choices: batch.choices?.pieces.length ?? 0,
   };
 }
 

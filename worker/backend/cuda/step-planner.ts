@@ -6,6 +6,7 @@ import { PackPlanner } from "../../attention/planner.ts";
 import type { PackShape } from "../../attention/shape.ts";
 import type { Batch } from "../../contract/batch.ts";
 import type { ModelConfig } from "../../model/config.ts";
+import { withoutChosen } from "./sparse/choice-words.ts";
 
 /** The plans of a step. */
 export interface StepPlans {
@@ -30,7 +31,8 @@ export class StepPlanner {
   }
 
   /** Valid until the next `plan`. */
-  plan(batch: Batch): StepPlans {
+  plan(step: Batch): StepPlans {
+    const batch = withoutChosen(step);
     const full = this.#full?.plan(batch) ?? emptyPlan;
     if (this.#sliding === undefined) return { full };
     const { planner, cutter } = this.#sliding;

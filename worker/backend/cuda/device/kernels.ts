@@ -90,6 +90,23 @@ export const kernelSignatures = {
   pack_blocks: [movedBlocks, "ptr", "i64", "i32", "i32", "i32", "ptr"],
   // moved, staging, pool, layerStride, layerVectors
   unpack_blocks: [movedBlocks, "ptr", "ptr", "i64", "i32"],
+  // slots, slotCount, kvHeads, blockTokens, layerStride, shadowStride, pool, shadows
+  shadow_slots: ["ptr", "ptr", "i32", "i32", "i64", "i64", "ptr", "ptr"],
+  // moved, kvHeads, blockTokens, layerStride, shadowStride, pool, shadows
+  shadow_blocks: [movedBlocks, "i32", "i32", "i64", "i64", "ptr", "ptr"],
+  // qkv, step, choicePlace, rotations, shadows, queryHeads, kvHeads, rotaryDim, blockShift, scaleLog2, scores, parts, counts
+  score_shadows: [
+    ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+    ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
+  ],
+  // step, choicePlace, queryHeads, kvHeads, blockShift, listStride, parts, scores, lists, counts
+  choose_tokens: ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr", "ptr", "ptr", "ptr"],
+  // qkv, step, choicePlace, rotations, pool, lists, listStride, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2,
+  // maxSplits, out, partials, partialSums, arrivals
+  attend_chosen: [
+    ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+    ...(["i32", "i32", "i32", "i32", "i32", "f32", "i32", "ptr", "ptr", "ptr", "ptr"] as const),
+  ],
   // qkv, bias, kNorm, then `heads`, out
   deviations: ["ptr", "ptr", "ptr", ...heads, "ptr"],
 } as const satisfies Readonly<Record<string, Signature>>;
@@ -108,6 +125,8 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   quantize_rows: "quantize.cu",
   pack_blocks: "move_blocks.cu",
   unpack_blocks: "move_blocks.cu",
+  shadow_slots: "shadow_keys.cu",
+  shadow_blocks: "shadow_keys.cu",
 };
 
 /** The file in kernels/cuda that defines the kernel. */

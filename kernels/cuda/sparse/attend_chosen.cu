@@ -1,0 +1,265 @@
+/*
+ * Attention of the rows that choose: over the tokens of their lists (choose_tokens.cu), where they stand in the pool, and
+ * over their tails. K is stored rotated by its own chain's position, so q is rotated once for each offset that a stretch of
+ * the list has.
+ *
+ *   out [rows][queryHeads][HEAD_DIM] bf16; partials float32 [entries][maxSplits][queryHeads][HEAD_DIM] and partialSums
+ *   float2 [entries][maxSplits][queryHeads]: the greatest score of a part in log2 units, and the sum of 2^(score - that)
+ *   arrivals [entries][kvHeads]: 0 between launches
+ *
+ * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A part of kPartTokens
+ * tokens has a thread block of four warps; a group of lanes has a row, 16 bytes each, and several rows under way. Products
+ * are by plain multiplications: with four query heads for each row they take less time than its bytes. The thread block of
+ * an entry and KV head that comes last adds the parts up, in their order.
+ *
+ * Grid: (maxSplits, rows that choose at most * kvHeads). Oracle: test/backend/cuda/emulated-sparse.ts.
+ */
+#include "choice_plan.cuh"
+#include "heads.cuh"
+
+constexpr int kThreads = 128, kWarps = kThreads / 32, kPartTokens = 256;
+
+/* Lanes that share a row of HEAD_DIM numbers, eight each: a power of two. */
+constexpr int lanes_of_row(int lanes) { return lanes * 8 >= HEAD_DIM ? lanes : lanes_of_row(2 * lanes); }
+constexpr int kRowLanes = lanes_of_row(2);
+constexpr int kGroups = kThreads / kRowLanes;
+/* Rows that a group of lanes has under way. */
+constexpr int kAhead = 4;
+
+struct Part {
+  int2 tokens[kPartTokens]; /* slot, offset */
+  float scores[kPartTokens][kPassHeads];
+  float queries[kPassHeads][HEAD_DIM];
+  float sums[kGroups][kPassHeads][HEAD_DIM];
+  float2 totals[kPassHeads];
+  int runEnd;
+};
+
+struct Lane {
+  int group, first; /* the row's group of lanes, and the first of the lane's eight dimensions */
+  bool isUsed;
+};
+
+__device__ __forceinline__ Lane lane_of_thread() {
+  const int lane = threadIdx.x % kRowLanes;
+  return {int(threadIdx.x) / kRowLanes, 8 * lane, 8 * lane < HEAD_DIM};
+}
+
+__device__ __forceinline__ void load_row(const bf16 *row, const Lane &lane, float (&x)[8]) {
+  const uint4 words = lane.isUsed ? *reinterpret_cast<const uint4 *>(row + lane.first) : make_uint4(0, 0, 0, 0);
+  unpack8(words, x);
+}
+
+/* q of `heads` query heads, rotated by a row of rotations and scaled; zeros for the others. */
+__device__ __forceinline__ void rotate_queries(Part &part, const bf16 *q, int heads, const float2 *row, int rotaryDim,
+                                               float scaleLog2) {
+  const int half = rotaryDim / 2;
+  for (int i = threadIdx.x; i < kPassHeads * HEAD_DIM; i += kThreads) {
+    const int head = i / HEAD_DIM, d = i % HEAD_DIM;
+    float x = 0;
+    if (head < heads) {
+      x = to_float(q[i]);
+      if (d < rotaryDim) {
+        const bool isFirst = d < half;
+        const float other = to_float(q[isFirst ? i + half : i - half]);
+        const float2 turn = row[isFirst ? d : d - half];
+        x = x * turn.x + (isFirst ? -other : other) * turn.y;
+      }
+    }
+    part.queries[head][d] = x * scaleLog2;
+  }
+}
+
+/* Scores of tokens [first, end), which have one offset. */
+__device__ __forceinline__ void score_run(Part &part, int first, int end, const bf16 *pool, const HeadShape &shape,
+                                          int kvHead) {
+  const Lane lane = lane_of_thread();
+  float q[kPassHeads][8];
+#pragma unroll
+  for (int h = 0; h < kPassHeads; h++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) q[h][i] = lane.isUsed ? part.queries[h][lane.first + i] : 0.0f;
+  }
+  for (int base = first; base < end; base += kGroups * kAhead) {
+    float k[kAhead][8];
+#pragma unroll
+    for (int a = 0; a < kAhead; a++) {
+      const int token = min(base + a * kGroups + lane.group, end - 1);
+      load_row(pool + key_offset(shape, part.tokens[token].x, kvHead), lane, k[a]);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; a++) {
+      const int token = base + a * kGroups + lane.group;
+      float score[kPassHeads] = {};
+#pragma unroll
+      for (int h = 0; h < kPassHeads; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) score[h] += q[h][i] * k[a][i];
+#pragma unroll
+        for (int step = kRowLanes / 2; step > 0; step >>= 1) score[h] += __shfl_xor_sync(kAllLanes, score[h], step);
+      }
+      if (lane.first == 0 && token < end) {
+        *reinterpret_cast<float4 *>(part.scores[token]) = make_float4(score[0], score[1], score[2], score[3]);
+      }
+    }
+  }
+}
+
+/* Scores of all tokens of the part, one run of equal offsets after the other. */
+__device__ __forceinline__ void score_tokens(Part &part, int count, const bf16 *q, int heads, const float2 *rotations,
+                                             int position, const bf16 *pool, const HeadShape &shape, int kvHead,
+                                             float scaleLog2) {
+  for (int first = 0; first < count;) {
+    const int offset = part.tokens[first].y;
+    if (threadIdx.x == 0) part.runEnd = count;
+    __syncthreads();
+    for (int i = first + threadIdx.x; i < count; i += kThreads) {
+      if (part.tokens[i].y != offset) {
+        atomicMin(&part.runEnd, i);
+        break;
+      }
+    }
+    const float2 *row = rotations + (long long)(position - offset) * (shape.rotaryDim / 2);
+    rotate_queries(part, q, heads, row, shape.rotaryDim, scaleLog2);
+    __syncthreads();
+    const int end = part.runEnd;
+    score_run(part, first, end, pool, shape, kvHead);
+    __syncthreads();
+    first = end;
+  }
+}
+
+/* Scores become weights: 2^(score - the greatest). A warp a query head. */
+__device__ __forceinline__ void weigh(Part &part, int count) {
+  const int lane = threadIdx.x & 31, h = threadIdx.x >> 5;
+  static_assert(kWarps == kPassHeads, "a warp has a query head");
+  float greatest = -infinity(), sum = 0;
+  for (int i = lane; i < count; i += 32) greatest = fmaxf(greatest, part.scores[i][h]);
+  greatest = warp_max(greatest);
+  for (int i = lane; i < count; i += 32) {
+    const float weight = exp2_fast(part.scores[i][h] - greatest);
+    part.scores[i][h] = weight;
+    sum += weight;
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) part.totals[h] = make_float2(greatest, sum);
+  __syncthreads();
+}
+
+/* part.sums = for each group of lanes the weighted sum of the V of its tokens. */
+__device__ __forceinline__ void add_values(Part &part, int count, const bf16 *pool, const HeadShape &shape, int kvHead) {
+  const Lane lane = lane_of_thread();
+  float sums[kPassHeads][8] = {};
+  for (int base = 0; base < count; base += kGroups * kAhead) {
+    float v[kAhead][8];
+#pragma unroll
+    for (int a = 0; a < kAhead; a++) {
+      const int token = min(base + a * kGroups + lane.group, count - 1);
+      load_row(pool + value_offset(shape, part.tokens[token].x, kvHead), lane, v[a]);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; a++) {
+      const int token = base + a * kGroups + lane.group;
+      if (token >= count) break;
+      const float4 four = *reinterpret_cast<const float4 *>(part.scores[token]);
+      const float weights[kPassHeads] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int h = 0; h < kPassHeads; h++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) sums[h][i] += weights[h] * v[a][i];
+      }
+    }
+  }
+  if (lane.isUsed) {
+#pragma unroll
+    for (int h = 0; h < kPassHeads; h++) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) part.sums[lane.group][h][lane.first + i] = sums[h][i];
+    }
+  }
+  __syncthreads();
+}
+
+/* The thread block's tokens: those of the list, and behind them those of the tail. */
+__device__ __forceinline__ void load_tokens(Part &part, const ChoicePlan &plan, const ChoiceEntry &entry,
+                                            const int2 *list, int first, int count, int blockShift) {
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const int index = first + i - entry.take;
+    if (index < 0) {
+      part.tokens[i] = list[first + i];
+      continue;
+    }
+    const TokenPlace place = place_in(plan.step, entry.tailBlocks, entry.tailFirst + index, blockShift);
+    part.tokens[i] = make_int2((place.block << blockShift) + place.token, entry.tailOffset);
+  }
+  __syncthreads();
+}
+
+/* Whether this thread block is the last of `splits` that come here. */
+__device__ __forceinline__ bool is_last(int *arrivals, int splits) {
+  __shared__ bool isLast;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    isLast = atomicAdd(arrivals, 1) == splits - 1;
+    if (isLast) *arrivals = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return isLast;
+}
+
+/* Adds up the parts of `group` query heads, `stride` heads from one part to the next. */
+__device__ __forceinline__ void merge_parts(const float *partials, const float2 *partialSums, int stride, int splits,
+                                            int group, bf16 *out) {
+  for (int i = 2 * threadIdx.x; i < group * HEAD_DIM; i += 2 * kThreads) {
+    const int head = i / HEAD_DIM;
+    float greatest = -infinity(), sum = 0, x = 0, y = 0;
+    for (int s = 0; s < splits; s++) greatest = fmaxf(greatest, __ldcg(partialSums + s * stride + head).x);
+    for (int s = 0; s < splits; s++) {
+      const float2 own = __ldcg(partialSums + s * stride + head);
+      const float2 values = __ldcg(reinterpret_cast<const float2 *>(partials + size_t(s) * stride * HEAD_DIM + i));
+      const float weight = exp2_fast(own.x - greatest);
+      sum += weight * own.y, x += weight * values.x, y += weight * values.y;
+    }
+    *reinterpret_cast<uint32 *>(out + i) = pack_bf16(x / sum, y / sum);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations, const bf16 *pool,
+              const int2 *lists, int listStride, int queryHeads, int kvHeads, int rotaryDim, int blockTokens,
+              float scaleLog2, int maxSplits, bf16 *out, float *partials, float2 *partialSums, int *arrivals) {
+  __shared__ __align__(16) Part part;
+  let_next_begin();
+  const ChoicePlan plan = choice_plan(step, choicePlace);
+  const int index = blockIdx.y / kvHeads, kvHead = blockIdx.y % kvHeads, group = queryHeads / kvHeads;
+  wait_for_previous();
+  if (index >= plan.entryCount) return;
+  const ChoiceEntry entry = plan.entries[index];
+  const int tokens = entry.take + entry.tailTokens, splits = (tokens + kPartTokens - 1) / kPartTokens;
+  const int first = blockIdx.x * kPartTokens, count = min(kPartTokens, tokens - first);
+  if (count <= 0) return;
+  const HeadShape shape = {HEAD_DIM, rotaryDim, kvHeads, blockTokens};
+  load_tokens(part, plan, entry, lists + size_t(blockIdx.y) * listStride, first, count, 31 - __clz(blockTokens));
+  const bf16 *q = qkv + (size_t(entry.row) * (queryHeads + 2 * kvHeads) + kvHead * group) * HEAD_DIM;
+  const size_t own = (size_t(index) * maxSplits + blockIdx.x) * queryHeads + kvHead * group;
+  for (int pass = 0; pass < group; pass += kPassHeads) {
+    const int heads = min(kPassHeads, group - pass);
+    score_tokens(part, count, q + pass * HEAD_DIM, heads, rotations, entry.position, pool, shape, kvHead, scaleLog2);
+    weigh(part, count);
+    add_values(part, count, pool, shape, kvHead);
+    for (int i = threadIdx.x; i < heads * HEAD_DIM; i += kThreads) {
+      float sum = 0;
+#pragma unroll
+      for (int g = 0; g < kGroups; g++) sum += part.sums[g][i / HEAD_DIM][i % HEAD_DIM];
+      partials[(own + pass) * HEAD_DIM + i] = sum;
+    }
+    if (int(threadIdx.x) < heads) partialSums[own + pass + threadIdx.x] = part.totals[threadIdx.x];
+    __syncthreads();
+  }
+  if (!is_last(arrivals + blockIdx.y, splits)) return;
+  const size_t parts = size_t(index) * maxSplits * queryHeads + kvHead * group;
+  bf16 *to = out + (size_t(entry.row) * queryHeads + kvHead * group) * HEAD_DIM;
+  merge_parts(partials + parts * HEAD_DIM, partialSums + parts, queryHeads, splits, group, to);
+}

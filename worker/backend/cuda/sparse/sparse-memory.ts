@@ -1,0 +1,104 @@
+/**
+ * What rows that choose take of the device: shadows of K beside the pool, and for each seat the scores of all that a row
+ * may choose from, its lists, and parts of its attention. Nothing of it outlives a step but shadows and counts: a list is
+ * chosen anew for each row, and read where the pool has its tokens.
+ */
+import type { ModelConfig } from "../../../model/config.ts";
+import type { SparseOptions } from "../../backend.ts";
+import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
+import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
+
+/** Tokens that a thread block of attend_chosen.cu has (kPartTokens). */
+const partTokens = 256;
+/** The most tokens of a tail (worker/sparse/sparse-decoding.ts), rounded up. */
+const mostTailTokens = 256;
+/** Segments that rows choose from, for each seat on average; a step with more is refused. */
+const segmentsPerSeat = 1_024;
+/** Query heads that share a KV head, at most (kMaxGroup). */
+const mostGroup = 16;
+
+/** @throws Error naming what of the model or of the pool does not go with choices */
+export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8: boolean): void {
+  const { headCount, kvHeadCount, headDim, window, scoreCap } = config;
+  const refused = (what: string) => new Error(`rows cannot choose what they read on a GPU: ${what}`);
+  if (isMx8) throw refused("KV is in mx8");
+  if (blockTokens < 16) throw refused(`blocks have ${blockTokens} tokens, and 16 are needed`);
+  if (headDim % 32 !== 0) throw refused(`heads have ${headDim} dimensions, which are no multiple of 32`);
+  if (headCount / kvHeadCount > mostGroup) throw refused(`more than ${mostGroup} query heads share a KV head`);
+  if (window !== undefined) throw refused("the model has layers of a sliding window");
+  if (scoreCap !== undefined) throw refused("the model caps scores");
+}
+
+/** What the shadows of a block take in all layers: 4 bits a number of K, and a float16 scale for each head. */
+export function shadowBytesPerBlock({ layerCount, kvHeadCount, headDim }: ModelConfig, blockTokens: number): number {
+  return layerCount * kvHeadCount * blockTokens * (headDim / 2 + 2);
+}
+
+/** Shadows of a pool's K: [layers][blocks], a block as shadow.cuh has it. */
+export class Shadows {
+  readonly memory: DeviceBuffer;
+  readonly layerBytes: number;
+
+  constructor(device: ComputeDevice, config: ModelConfig, blockCount: number, blockTokens: number) {
+    this.memory = device.allocate("shadows of K", blockCount * shadowBytesPerBlock(config, blockTokens));
+    this.layerBytes = this.memory.byteLength / config.layerCount;
+    device.fill(this.memory, 0);
+  }
+
+  layer(index: number): DeviceBuffer {
+    return this.memory.slice(index * this.layerBytes, this.layerBytes, `shadows of layer ${index}`);
+  }
+}
+
+/** What the rows of a step work in. */
+export interface ChoiceWorkspace {
+  readonly options: SparseOptions;
+  /** The most places for scores and units of a step, over all rows that choose. */
+  readonly scoreTokens: number;
+  readonly mostUnits: number;
+  /** Parts that a row's attention has at most. */
+  readonly mostParts: number;
+  /** float16 [scoreTokens][query heads], float2 [mostUnits][query heads] (choice_plan.cuh). */
+  readonly scores: DeviceBuffer;
+  readonly unitSums: DeviceBuffer;
+  /** int2 [seats][kvHeads][listTokens]: slots and offsets */
+  readonly lists: DeviceBuffer;
+  /** float32 [seats][mostParts][query heads][headDim], and float2 without the last. */
+  readonly partials: DeviceBuffer;
+  readonly partialSums: DeviceBuffer;
+  /** int32 [seats][kvHeads], zero between launches. */
+  readonly arrivals: DeviceBuffer;
+  /** uint64 [seats] (choice_counts.cuh) */
+  readonly counts: DeviceBuffer;
+}
+
+export function makeChoiceWorkspace(
+  device: ComputeDevice,
+  { headCount, kvHeadCount, headDim, contextTokens }: ModelConfig,
+  options: SparseOptions,
+): ChoiceWorkspace {
+  const { seats, listTokens } = options;
+  const scoreTokens = seats * Math.ceil(contextTokens / 8) * 8;
+  const mostUnits = seats * (Math.ceil(contextTokens / unitTokens) + segmentsPerSeat);
+  const mostParts = Math.ceil((listTokens + mostTailTokens) / partTokens);
+  const take = (name: string, bytes: number) => device.allocate(name, bytes);
+  const [arrivals, counts] = [take("arrivals of parts", seats * kvHeadCount * 4), take("counts of choices", seats * 8)];
+  device.fill(arrivals, 0);
+  device.fill(counts, 0);
+  return {
+    ...{ options, scoreTokens, mostUnits, mostParts, arrivals, counts },
+    scores: take("scores of candidates", scoreTokens * headCount * 2),
+    unitSums: take("sums of scores", mostUnits * headCount * 8),
+    lists: take("lists of chosen tokens", seats * kvHeadCount * listTokens * 8),
+    partials: take("parts of chosen attention", seats * mostParts * headCount * headDim * 4),
+    partialSums: take("sums of parts", seats * mostParts * headCount * 8),
+  };
+}
+
+/** @throws RangeError when a step's choices are more than there is memory for */
+export function assertChoicesFit({ options, scoreTokens, mostUnits }: ChoiceWorkspace, sizes: ChoiceSizes): void {
+  const fits = sizes.entries <= options.seats && sizes.scoreTokens <= scoreTokens && sizes.units <= mostUnits;
+  if (fits) return;
+  const asked = `${sizes.entries} rows that choose from ${sizes.scoreTokens} tokens in ${sizes.units} units`;
+  throw new RangeError(`${asked} in a step of at most ${options.seats}, ${scoreTokens} and ${mostUnits}`);
+}

@@ -1,0 +1,116 @@
+/** Launches of rows that choose: shadows of K wherever K is written, and in each layer the choice and its attention. */
+import type { ModelConfig } from "../../../model/config.ts";
+import type { ComputeDevice, DeviceBuffer, SideStream } from "../device/device.ts";
+import type { ChoiceWorkspace, Shadows } from "./sparse-memory.ts";
+
+/** Puts one launch into the stream, sized for the counts of a step. */
+type Op = (counts: { readonly rows: number; readonly choices: number }) => void;
+
+/** Everything of a backend that these launches read or write. */
+export interface SparseParts {
+  readonly device: ComputeDevice;
+  readonly config: ModelConfig;
+  readonly blockTokens: number;
+  readonly workspace: ChoiceWorkspace;
+  readonly shadows: Shadows;
+  /** The pool of all layers, and the bytes of one. */
+  readonly pool: { readonly memory: DeviceBuffer; readonly layerBytes: number };
+  readonly qkv: DeviceBuffer;
+  readonly attended: DeviceBuffer;
+}
+
+/** Where a step's integers are on the device. */
+export interface StepLists {
+  /** The whole buffer, and the word that says where in it the choices begin. */
+  readonly step: DeviceBuffer;
+  readonly choicePlace: DeviceBuffer;
+  readonly slots: DeviceBuffer;
+  readonly rowCount: DeviceBuffer;
+}
+
+const bfloat16Bytes = 2;
+const warpsPerBlock = 8;
+/** Persistent thread blocks of score_shadows.cu on a multiprocessor. */
+const scoringBlocks = 3;
+const overlapsPrevious = true;
+
+/** Shadows of rows that a layer has just written. */
+export function shadowRows(
+  { device, config, ...parts }: SparseParts,
+  lists: StepLists,
+  layer: number,
+  kv: DeviceBuffer,
+) {
+  const { kvHeadCount } = config;
+  const { slots, rowCount } = lists;
+  const shape = [kvHeadCount, parts.blockTokens, 0, 0] as const;
+  const launch = device.prepare("shadow_slots", slots, rowCount, ...shape, kv, parts.shadows.layer(layer));
+  const heads = Math.ceil(kvHeadCount / warpsPerBlock);
+  const op: Op = ({ rows }) => launch({ grid: [rows, heads, 1], blockThreads: 256, overlapsPrevious });
+  return op;
+}
+
+/** Shadows of tokens in all layers. @param slots [*slotCount] of at most `most` */
+export function shadowSlots(parts: SparseParts, slots: DeviceBuffer, slotCount: DeviceBuffer, most: number): void {
+  const { device, config, pool, shadows } = parts;
+  const launch = device.prepare("shadow_slots", slots, slotCount, ...stridesOf(parts), pool.memory, shadows.memory);
+  const heads = Math.ceil(config.kvHeadCount / warpsPerBlock);
+  launch({ grid: [most, heads, config.layerCount], blockThreads: 256 });
+}
+
+/** Shadows of whole blocks in all layers. @param moved the blocks as move_blocks.cu takes them, of which `count` are read */
+export function shadowBlocks(parts: SparseParts, moved: Uint8Array, count: number, stream: SideStream): void {
+  const { device, config, blockTokens, pool, shadows } = parts;
+  const launch = device.prepare("shadow_blocks", moved, ...stridesOf(parts), pool.memory, shadows.memory);
+  const heads = Math.ceil(config.kvHeadCount / warpsPerBlock);
+  launch({ grid: [count * blockTokens, heads, config.layerCount], blockThreads: 256, stream });
+}
+
+/** kvHeads, blockTokens, and what lies between two layers of the pool, in elements, and of the shadows, in bytes. */
+const stridesOf = ({ config, blockTokens, pool, shadows }: SparseParts) =>
+  [config.kvHeadCount, blockTokens, pool.layerBytes / bfloat16Bytes, shadows.layerBytes] as const;
+
+/** The choices of a layer, and attention over them. K and V of the step's rows are written. */
+export function chooseOps(
+  parts: SparseParts,
+  lists: StepLists,
+  {
+    layer,
+    kv,
+    rotations,
+  }: { readonly layer: number; readonly kv: DeviceBuffer; readonly rotations: DeviceBuffer | null },
+): Op[] {
+  const { device, config, blockTokens, workspace, shadows, qkv, attended } = parts;
+  const { headCount, kvHeadCount, rope, softmaxScale } = config;
+  const { scores, unitSums, lists: chosen, counts, partials, partialSums, arrivals } = workspace;
+  const { listTokens, seats } = workspace.options;
+  const plan = [lists.step, lists.choicePlace] as const;
+  const heads = [headCount, kvHeadCount] as const;
+  const rotaryDim = rotations === null ? 0 : rope.rotaryDim;
+  const blockShift = Math.log2(blockTokens);
+  const scaleLog2 = softmaxScale * Math.LOG2E;
+  const score = device.prepare(
+    "score_shadows",
+    ...([qkv, ...plan, rotations, shadows.layer(layer), ...heads, rotaryDim, blockShift, scaleLog2] as const),
+    ...([scores, unitSums, layer === 0 ? counts : null] as const),
+  );
+  const choose = device.prepare(
+    "choose_tokens",
+    ...([...plan, ...heads, blockShift, listTokens, unitSums, scores, chosen, counts] as const),
+  );
+  const attend = device.prepare(
+    "attend_chosen",
+    ...([qkv, ...plan, rotations, kv, chosen, listTokens, ...heads, rotaryDim, blockTokens, scaleLog2] as const),
+    ...([workspace.mostParts, attended, partials, partialSums, arrivals] as const),
+  );
+  const scoring = { grid: [scoringBlocks * device.multiprocessorCount], blockThreads: 256, overlapsPrevious } as const;
+  const listsOf = (choices: number): number => Math.min(choices, seats) * kvHeadCount;
+  return [
+    ({ choices }) => {
+      if (choices === 0) return;
+      score(scoring);
+      choose({ grid: [listsOf(choices)], blockThreads: 1_024, overlapsPrevious });
+      attend({ grid: [workspace.mostParts, listsOf(choices)], blockThreads: 128, overlapsPrevious });
+    },
+  ];
+}
