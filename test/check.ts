@@ -1,6 +1,6 @@
 /**
- * Everything that has to hold before a change lands, in one command: `bun run check [--all] [--only STAGE]… [PATH…]`.
- * A line for each tool and test file as it ends, the whole output of what failed, and a last line of sums.
+ * Everything that has to hold before a change lands, in one command: `bun run check [--all | --quick] [--only STAGE]… [PATH…]`.
+ * A line for each tool and test file, or folder of light ones, as it ends, the whole output of what failed, and a last line of sums.
  */
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { availableParallelism, tmpdir } from "node:os";
@@ -15,9 +15,10 @@ import { selectJobs, stageNames } from "./check/jobs.ts";
 import { type Outcome, runJobs } from "./check/pool.ts";
 import { longVariable } from "./support/effort.ts";
 
-const usage = `Usage: bun run check [--all] [--only STAGE]... [PATH...]
+const usage = `Usage: bun run check [--all | --quick] [--only STAGE]... [PATH...]
 
-  --all         Chaos and fuzz tests run in their long form (an hour or so).
+  --all         Chaos and fuzz tests run in their long form (an hour or so), and every test file in a process of its own.
+  --quick       Types, lint, and the tests of seconds that a change anywhere can make red.
   --only STAGE  One of ${stageNames.join(", ")}; can be given more than once.
   PATH          A test file or a folder of tests, as test/engine.
 `;
@@ -32,6 +33,7 @@ function readArguments() {
       allowPositionals: true,
       options: {
         all: { type: "boolean", default: false },
+        quick: { type: "boolean", default: false },
         only: { type: "string", multiple: true, default: [] },
         help: { type: "boolean", short: "h", default: false },
       },
@@ -79,7 +81,10 @@ async function main(): Promise<number> {
     return 0;
   }
   const testFiles = [...new Bun.Glob("test/**/*.test.ts").scanSync(repositoryRoot)].sort();
-  const selected = selectJobs({ only: values.only, paths: positionals }, testFiles);
+  const selected = selectJobs(
+    { only: values.only, paths: positionals, alone: values.all, quick: values.quick },
+    testFiles,
+  );
   await ensureInstalled();
   await prepareKernels();
   const measured = readDurations(durationsPath);

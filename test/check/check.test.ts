@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { countsOf, failedTests, sumLine, sumOf } from "./counts.ts";
 import { longestFirst, readDurations, writeDurations } from "./durations.ts";
-import { type Job, selectJobs, stageNames, testJob } from "./jobs.ts";
+import { type Job, quickPaths, selectJobs, stageNames, testJob } from "./jobs.ts";
 import { type Outcome, runJobs } from "./pool.ts";
 
 // Processes start here.
@@ -21,7 +21,8 @@ const files = [
   "test/tidy.test.ts",
 ];
 const namesOf = (jobs: readonly Job[]) => jobs.map(({ name }) => name);
-const select = (only: readonly string[], paths: readonly string[]) => namesOf(selectJobs({ only, paths }, files));
+const select = (only: readonly string[], paths: readonly string[]) =>
+  namesOf(selectJobs({ only, paths, alone: true }, files));
 
 const folder = mkdtempSync(join(tmpdir(), "spangate-runner-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -29,7 +30,7 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 describe("what is chosen", () => {
   test("without a word, everything, each file in one stage", () => {
     expect(select([], [])).toEqual(["types", "types-console", "lint", ...files]);
-    const stages = selectJobs({ only: [], paths: [] }, files).map(({ stage }) => stage);
+    const stages = selectJobs({ only: [], paths: [], alone: true }, files).map(({ stage }) => stage);
     expect(stages).toEqual(["types", "types-console", "lint", "unit", "unit", "unit", "unit", "fuzz", "tidy"]);
     expect(stages.filter((stage) => !stageNames.includes(stage))).toEqual([]);
   });
@@ -47,6 +48,37 @@ describe("what is chosen", () => {
       "test/tidy.test.ts",
     ]);
     expect(select(["fuzz"], ["test"])).toEqual(["test/fuzz/json.test.ts"]);
+  });
+
+  test("a folder's light files share a process; those of folders that are not light, and one alone, do not", () => {
+    const folders = [...files, "test/fuzz/heads.test.ts", "test/engine/deep/d.test.ts", "test/engine/deep/e.test.ts"];
+    const shared = selectJobs({ only: [], paths: [] }, folders).filter(({ kind }) => kind === "tests");
+    expect(shared.map(({ name, fileCount }) => [name, fileCount])).toEqual([
+      ["test/cache/pool.test.ts", 1],
+      ["test/engine", 2],
+      ["test/engines/c.test.ts", 1],
+      ["test/fuzz/json.test.ts", 1],
+      ["test/tidy.test.ts", 1],
+      ["test/fuzz/heads.test.ts", 1],
+      ["test/engine/deep", 2],
+    ]);
+    const [, engine] = shared;
+    expect([engine?.stage, engine?.args.slice(-2)]).toEqual([
+      "unit",
+      ["./test/engine/a.test.ts", "./test/engine/b.test.ts"],
+    ]);
+    const chosen = selectJobs({ only: [], paths: ["test/engine/a.test.ts"] }, folders);
+    expect(namesOf(chosen)).toEqual(["test/engine/a.test.ts"]);
+  });
+
+  test("quickly: the tools, and of each place that the list names a file that exists", () => {
+    const all = [...new Bun.Glob("test/**/*.test.ts").scanSync(repositoryRoot)].sort();
+    const jobs = selectJobs({ only: [], paths: [], quick: true }, all);
+    expect(namesOf(jobs)).toEqual(expect.arrayContaining(["types", "lint", "test/contract", "test/tidy.test.ts"]));
+    expect(jobs.length).toBeLessThan(20);
+    for (const path of quickPaths)
+      expect(all.filter((file) => file === path || file.startsWith(`${path}/`))).not.toEqual([]);
+    expect(() => selectJobs({ only: ["types"], paths: [], quick: true }, all)).toThrow("--quick has its own choice");
   });
 
   test.each([
@@ -70,7 +102,7 @@ describe("what is chosen", () => {
 });
 
 describe("the order", () => {
-  const jobs = files.map(testJob);
+  const jobs = files.map((file) => testJob(file));
 
   test("begins with what took longest; what was never measured is guessed by its folder", () => {
     expect(namesOf(longestFirst([testJob("test/e2e/a.test.ts"), testJob("test/conformance/b.test.ts")], {}))).toEqual([
@@ -85,6 +117,11 @@ describe("the order", () => {
       "test/engines/c.test.ts",
       "test/tidy.test.ts",
       "test/cache/pool.test.ts",
+    ]);
+    const many = testJob("test/many", ["test/many/a.test.ts", "test/many/b.test.ts"]);
+    expect(namesOf(longestFirst([testJob("test/one/a.test.ts"), many], {}))).toEqual([
+      "test/many",
+      "test/one/a.test.ts",
     ]);
   });
 
@@ -101,22 +138,34 @@ describe("the order", () => {
 });
 
 describe("what `bun test` writes", () => {
-  const output = "(pass) a [1.00ms]\n(fail) group > b (x) [2.50ms]\n(fail) c\n\n 1 pass\n 3 skip\n 2 fail\nRan 6 tests";
+  const output =
+    "test/a.test.ts:\n(pass) a [1.00ms]\n(fail) group > b (x) [2.50ms]\n(fail) c\n\n 1 pass\n 3 skip\n 2 fail\nRan 6 tests";
+  const one = { kind: "tests", fileCount: 1 } as const;
+  const passes = (count: number) => `test/a.test.ts:\n(pass) a [1.00ms]\n\n ${count} pass\n 0 fail\n`;
 
   test("is counted", () => {
-    expect(countsOf({ kind: "tests" }, output, false)).toEqual({ passed: 1, failed: 2, skipped: 3 });
-    expect(countsOf({ kind: "tests" }, " 4 pass\n 0 fail\n", true)).toEqual({ passed: 4, failed: 0, skipped: 0 });
+    expect(countsOf(one, output, false)).toEqual({ passed: 1, failed: 2, skipped: 3 });
+    expect(countsOf(one, passes(4), true)).toEqual({ passed: 4, failed: 0, skipped: 0 });
   });
 
   test("an error outside of tests, a crash and a file without tests are failures too", () => {
-    expect(countsOf({ kind: "tests" }, " 4 pass\n 0 fail\n 1 error\n", false).failed).toBe(1);
-    expect(countsOf({ kind: "tests" }, "Segmentation fault", false).failed).toBe(1);
-    expect(countsOf({ kind: "tests" }, " 0 pass\n 0 fail\n", true).failed).toBe(1);
+    expect(countsOf(one, `${passes(4)} 1 error\n`, false).failed).toBe(1);
+    expect(countsOf(one, "Segmentation fault", false).failed).toBe(1);
+    expect(countsOf(one, "test/a.test.ts:\n\n 0 pass\n 0 fail\n", true).failed).toBe(1);
+  });
+
+  test("each of a folder's files has to have tests, and to be run", () => {
+    const two = { kind: "tests", fileCount: 2 } as const;
+    expect(countsOf(two, passes(4), true).failed).toBe(1);
+    expect(countsOf(two, `test/b.test.ts:\n\n${passes(4)}`, true).failed).toBe(1);
+    const skipped = "::group::test/b.test.ts:\nwords of its own\n(skip) b\n\n::endgroup::\n";
+    expect(countsOf(two, skipped + passes(4), true)).toEqual({ passed: 4, failed: 0, skipped: 0 });
   });
 
   test("a tool counts as one", () => {
-    expect(countsOf({ kind: "tool" }, " 5 fail\n", true)).toEqual({ passed: 1, failed: 0, skipped: 0 });
-    expect(countsOf({ kind: "tool" }, "", false)).toEqual({ passed: 0, failed: 1, skipped: 0 });
+    const tool = { kind: "tool", fileCount: 0 } as const;
+    expect(countsOf(tool, " 5 fail\n", true)).toEqual({ passed: 1, failed: 0, skipped: 0 });
+    expect(countsOf(tool, "", false)).toEqual({ passed: 0, failed: 1, skipped: 0 });
   });
 
   test("names what failed", () => {
@@ -131,7 +180,10 @@ describe("what `bun test` writes", () => {
 });
 
 describe("the pool", () => {
-  const script = (name: string, text: string): Job => ({ name, stage: "types", kind: "tool", args: ["-e", text] });
+  const script = (name: string, text: string): Job => ({
+    ...{ name, stage: "types", kind: "tool", fileCount: 0 },
+    args: ["-e", text],
+  });
 
   async function run(jobs: readonly Job[], options: { mayStart?: () => boolean; longestMs?: number } = {}) {
     const scratch = mkdtempSync(join(folder, "scratch-"));

@@ -12,11 +12,11 @@ const slowest = /^test\/conformance\/|^test\/kernels\/cuda\./;
 const slowFolders = /^test\/(?:backend\/cuda|chaos|e2e|fuzz|security|sim)\//;
 const guesses = { slowestMs: 45_000, slowMs: 10_000, otherMs: 1_000 };
 
-export function expectedMs({ name, kind }: Job, measured: Durations): number {
+export function expectedMs({ name, kind, fileCount }: Job, measured: Durations): number {
   const known = measured[name];
   if (known !== undefined) return known;
   if (slowest.test(name)) return guesses.slowestMs;
-  return kind === "tool" || slowFolders.test(name) ? guesses.slowMs : guesses.otherMs;
+  return kind === "tool" || slowFolders.test(name) ? guesses.slowMs : fileCount * guesses.otherMs;
 }
 
 /** The longest first; equal ones as they were. */

@@ -16,7 +16,7 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
   let tenantId: string;
   const keys = { operator: "", "tenant admin": "", member: "" };
   beforeAll(async () => {
-    rig = await openRig();
+    rig = await openRig({ model: "one-layer" });
     const tenant = await rig.server.tenant("Ærø & Søn");
     tenantId = tenant.id;
     await tenant.client.json("POST", "/v1/chat/completions", {

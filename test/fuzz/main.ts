@@ -81,7 +81,7 @@ async function main(): Promise<number> {
   await ensureInstalled();
   await prepareKernels();
   const { seedVariable } = await import("../support/seed.ts");
-  const jobs = longestFirst(selectJobs({ only: [], paths }, await drawingTests()), {}).filter(
+  const jobs = longestFirst(selectJobs({ only: [], paths, alone: true }, await drawingTests()), {}).filter(
     ({ kind }) => kind === "tests",
   );
   const endMs = performance.now() + minutes * 60_000;
