@@ -5,7 +5,7 @@
 
 import { giveWay } from "./base/give-way.ts";
 import { parseWorkerConfig, type SparseConfig, type WorkerConfig } from "./config.ts";
-import type { WorkerMessage, WorkerStats } from "./contract/messages.ts";
+import type { WorkerMessage, WorkerMessages, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
 import { type PipedMessage, type PipedSubmit, planOfPiped } from "./contract/piped-plan.ts";
 import { servedModes } from "./contract/sparse.ts";
@@ -15,13 +15,28 @@ import { rowCostTokens } from "./model/row-cost.ts";
 import { type OpenBackend, openBackend } from "./open-backend.ts";
 import { rehearse, timePrompt } from "./rehearsal.ts";
 
+/** What is said in this turn of the event loop. */
+let unsent: WorkerMessage[] = [];
+
+/**
+ * What a step has to say (which blocks are stored, a token for each request, whose answer is complete) leaves at once and
+ * wakes the gateway once: a message alone costs either process more than all that is in it.
+ */
 function emit(message: WorkerMessage): void {
-  process.send?.(message);
+  if (unsent.push(message) === 1) queueMicrotask(() => sendAll());
+}
+
+/** @param onSent called when it has left, and so all before it */
+function sendAll(onSent?: () => void): void {
+  const messages = unsent;
+  unsent = [];
+  if (messages.length > 0) process.send?.(messages satisfies WorkerMessages, undefined, undefined, onSent);
 }
 
 /** Ends the process once this message has left, and so all before it: they go through a pipe that `exit` would cut. */
 function endWith(message: WorkerMessage, exitCode: number): void {
-  process.send?.(message, undefined, undefined, () => process.exit(exitCode));
+  unsent.push(message);
+  sendAll(() => process.exit(exitCode));
 }
 
 async function open(config: WorkerConfig): Promise<Engine> {

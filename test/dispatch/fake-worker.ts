@@ -3,7 +3,7 @@ import type { PipedMessage } from "../../worker/contract/piped-plan.ts";
 import { FakeCore, fakeCard, unpiped } from "./fake-core.ts";
 
 const send = (message: unknown): void => {
-  process.send?.(message);
+  process.send?.([message]);
 };
 const core = new FakeCore(send);
 

@@ -6,7 +6,7 @@ import { appendFileSync } from "node:fs";
 import type { PipedMessage } from "../../worker/contract/piped-plan.ts";
 import { FakeCore, fakeCard, unpiped } from "../dispatch/fake-core.ts";
 
-const core = new FakeCore((message) => void process.send?.(message));
+const core = new FakeCore((message) => void process.send?.([message]));
 
 /** One token for each request that runs, until none does. */
 function turn(): void {
@@ -27,4 +27,4 @@ process.on("message", (given: PipedMessage) => {
   core.receive(message);
   if ((wasIdle && core.runningCount > 0) || message.type === "drain") setImmediate(turn);
 });
-process.send?.({ type: "ready", card: fakeCard });
+process.send?.([{ type: "ready", card: fakeCard }]);

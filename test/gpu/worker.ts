@@ -4,7 +4,7 @@
  */
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
-import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { SubmitMessage, WorkerMessage, WorkerMessages } from "../../worker/contract/messages.ts";
 import { piped } from "../../worker/contract/piped-plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 
@@ -25,11 +25,14 @@ const child = Bun.spawn([process.execPath, workerFile], {
   env: { ...process.env, SPANGATE_MODEL: "worker/model/demo", SPANGATE_DEVICE: "cuda:0" },
   stdio: ["ignore", "inherit", "inherit"],
   serialization: "advanced",
-  ipc: (message: WorkerMessage) => {
-    const elapsedMs = Math.round(performance.now() - startMs);
-    if (message.type !== "kv" && message.type !== "tokens") console.log(elapsedMs, JSON.stringify(message));
-    if (message.type === "ready") child.send(piped(request));
-    if (message.type === "finished" || message.type === "failed") child.send({ type: "drain" });
+  ipc: (messages: WorkerMessages) => {
+    for (const message of messages) take(message);
   },
 });
+function take(message: WorkerMessage): void {
+  const elapsedMs = Math.round(performance.now() - startMs);
+  if (message.type !== "kv" && message.type !== "tokens") console.log(elapsedMs, JSON.stringify(message));
+  if (message.type === "ready") child.send(piped(request));
+  if (message.type === "finished" || message.type === "failed") child.send({ type: "drain" });
+}
 process.exit(await child.exited);

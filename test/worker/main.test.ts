@@ -5,7 +5,7 @@ import { getPriority } from "node:os";
 import { join } from "node:path";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
-import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { SubmitMessage, WorkerMessage, WorkerMessages } from "../../worker/contract/messages.ts";
 import { piped } from "../../worker/contract/piped-plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { temporaryFolder, tinyConfig, writeModelFolder } from "../model/folder.ts";
@@ -13,14 +13,16 @@ import { temporaryFolder, tinyConfig, writeModelFolder } from "../model/folder.t
 const main = join(import.meta.dir, "../../worker/main.ts");
 
 function startWorker(env: Record<string, string>) {
+  const turns: WorkerMessages[] = [];
   const messages: WorkerMessage[] = [];
   const waiters: (() => void)[] = [];
   const child = Bun.spawn([process.execPath, main], {
     env: { PATH: process.env.PATH ?? "", HOME: process.env.HOME ?? "", SPANGATE_KV_BYTES: String(1 << 20), ...env },
     stdio: ["ignore", "inherit", "inherit"],
     serialization: "advanced",
-    ipc: (message: WorkerMessage) => {
-      messages.push(message);
+    ipc: (said: WorkerMessages) => {
+      turns.push(said);
+      messages.push(...said);
       for (const wake of waiters.splice(0)) wake();
     },
   });
@@ -31,7 +33,7 @@ function startWorker(env: Record<string, string>) {
       await new Promise<void>((resolve) => waiters.push(resolve));
     }
   };
-  return { child, messages, next };
+  return { child, turns, messages, next };
 }
 
 function submit(tokenIds: Int32Array, maxTokens: number): SubmitMessage {
@@ -86,6 +88,17 @@ test("ends with all that it had to say, also when the gateway does not read for 
   expect(await worker.child.exited).toBe(0);
   const ends = worker.messages.filter(({ type }) => type === "finished");
   expect(ends).toHaveLength(ids.length);
+});
+
+test("all that a step has to say comes as one message, in its order", async () => {
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
+  await worker.next("ready");
+  worker.turns.length = 0;
+  const twoBlocks = submit(Int32Array.from({ length: 33 }, (_, index) => index + 3), 1);
+  worker.child.send(piped(twoBlocks));
+  await worker.next("finished");
+  expect(worker.turns.map((said) => said.map(({ type }) => type))).toEqual([["kv", "tokens", "finished"]]);
+  worker.child.kill();
 });
 
 test("has a lower priority than the gateway, which everybody waits for", async () => {

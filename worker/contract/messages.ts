@@ -373,3 +373,6 @@ export type WorkerMessage =
   | { readonly type: "warm" }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }
   | { readonly type: "stats"; readonly id: number; readonly stats: WorkerStats };
+
+/** As they go through the pipe: all that one turn of the worker's event loop says, in its order. */
+export type WorkerMessages = readonly WorkerMessage[];

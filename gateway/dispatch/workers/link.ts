@@ -1,5 +1,5 @@
 /** One worker process and the typed messages to and from it. Knows nothing of what they mean. */
-import type { GatewayMessage, WorkerMessage } from "../../../worker/contract/messages.ts";
+import type { GatewayMessage, WorkerMessage, WorkerMessages } from "../../../worker/contract/messages.ts";
 import { piped } from "../../../worker/contract/piped-plan.ts";
 
 export interface WorkerCommand {
@@ -35,8 +35,8 @@ export const spawnLink: OpenLink = (command, handlers) => {
     env: command.env,
     stdio: ["ignore", 2, 2],
     serialization: "advanced",
-    ipc: (message: WorkerMessage) => {
-      if (!gone) handlers.onMessage(message);
+    ipc: (messages: WorkerMessages) => {
+      for (const message of messages) if (!gone) handlers.onMessage(message);
     },
     onExit: (_child, exitCode, signalCode) => {
       gone = true;

@@ -11,6 +11,7 @@ import type {
   RequestUsage,
   TokenPlan,
   WorkerMessage,
+  WorkerMessages,
 } from "../../../worker/contract/messages.ts";
 import type { ModelCard } from "../../../worker/contract/model-card.ts";
 import { piped } from "../../../worker/contract/piped-plan.ts";
@@ -46,7 +47,9 @@ export async function startWorker(env: Readonly<Record<string, string>>): Promis
     env: { ...process.env, ORT_DISABLE_TELEMETRY: "1", ...env },
     stdio: ["ignore", 2, 2],
     serialization: "advanced",
-    ipc: (message: WorkerMessage) => onMessage(message, pending, ready),
+    ipc: (messages: WorkerMessages) => {
+      for (const message of messages) onMessage(message, pending, ready);
+    },
   });
   void child.exited.then((code) => {
     const error = new CommandError(`the worker ended with exit code ${code}`);
