@@ -2,7 +2,11 @@
 export type Hold = (() => void) & Disposable;
 
 /** @param end gives back what is held; it has to bear that it is called again */
-export const holdUntil = (end: () => void): Hold => Object.assign(end, { [Symbol.dispose]: end });
+export function holdUntil(end: () => void): Hold {
+  const hold = end as (() => void) & { [Symbol.dispose]: () => void };
+  hold[Symbol.dispose] = end;
+  return hold;
+}
 
 /** Calls `then` when the signal aborts, as long as the block goes on. It is not called for a signal that had aborted. */
 export function onAbort(signal: AbortSignal | undefined, then: () => void): Disposable {

@@ -81,8 +81,8 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const { workers, text, tenants, storage, corpus, batches, embedding, records, kv } = parts;
   const { rateLimiter, config, log, state } = parts;
   const { registry, residency, dispatcher } = workers;
-  const { metrics } = records;
-  const metering = metered(tracedDispatcher(dispatcher), rateLimiter, (id) => batches.isLine(id));
+  const { metrics, traceOf } = records;
+  const metering = metered(tracedDispatcher(dispatcher, traceOf), rateLimiter, (id) => batches.isLine(id));
   const limited = { registry, residency, dispatcher: metering };
   const onRunEnd = (tenantId: TenantId, end: EndEvent, isFirst: boolean): void =>
     countChoice(metrics, tenantId, end, isFirst);
@@ -90,7 +90,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const chat = {
     stored: records.stored,
     compared: new PromptHistory(limits.comparedTurns),
-    pipeline: openPipeline({ ...parts, workers: limited, onRunEnd }),
+    pipeline: openPipeline({ ...parts, workers: limited, onRunEnd, traceOf }),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
     metrics,
@@ -101,7 +101,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const { limiter, nowMs } = chat;
   const query = {
     queries: openQueries({
-      ...{ workers: limited, text, tenants, corpus, onLateEnd },
+      ...{ workers: limited, text, tenants, corpus, onLateEnd, traceOf },
       reduceArity: config.queryReduceArity,
     }),
     ...{ limiter, metrics, nowMs, log },
@@ -188,9 +188,10 @@ function modelsOf({ workers, config, embedding }: AppParts): ModelsDeps {
 interface PipelineParts extends Pick<AppParts, "text" | "tenants" | "corpus" | "threads"> {
   readonly workers: Pick<LimitedWorkers, "dispatcher" | "registry">;
   readonly onRunEnd: NonNullable<PipelineDeps["onRunEnd"]>;
+  readonly traceOf: NonNullable<PipelineDeps["traceOf"]>;
 }
 
-function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd }: PipelineParts): Pipeline {
+function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd, traceOf }: PipelineParts): Pipeline {
   return new Pipeline({
     dispatcher: workers.dispatcher,
     tokenBytes: text.tokenBytes,
@@ -204,6 +205,7 @@ function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd }: Pip
     fragmentsUsed: (fragments, use) => corpus.fragmentsUsed(fragments, use),
     requestMs: limits.requestMs,
     onRunEnd,
+    traceOf,
   });
 }
 

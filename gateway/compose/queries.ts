@@ -36,10 +36,11 @@ export interface QueryParts {
   readonly corpus: Pick<Corpus, "retrieve" | "readFragments" | "fragmentsUsed">;
   readonly reduceArity: number | undefined;
   readonly onLateEnd: QueryServiceDeps["onLateEnd"];
+  readonly traceOf: NonNullable<QueryServiceDeps["traceOf"]>;
 }
 
 export function openQueries(parts: QueryParts): QueryService {
-  const { workers, text, tenants, corpus, reduceArity, onLateEnd } = parts;
+  const { workers, text, tenants, corpus, reduceArity, onLateEnd, traceOf } = parts;
   const { dispatcher, registry, residency } = workers;
   const residents = (run: PlanRun, blockTokens: number) => {
     let best = { worker: "", cachedTokens: 0 };
@@ -66,6 +67,7 @@ export function openQueries(parts: QueryParts): QueryService {
     residents,
     reduceArity,
     onLateEnd,
+    traceOf,
   });
 }
 

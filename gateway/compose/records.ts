@@ -17,7 +17,7 @@ import { Metrics } from "../telemetry/metrics.ts";
 import { traceSettings } from "../telemetry/settings.ts";
 import { TraceRing } from "../telemetry/trace-ring.ts";
 import { TraceStats } from "../telemetry/trace-stats.ts";
-import { Tracer } from "../telemetry/tracer.ts";
+import { type TraceOf, Tracer, type TracerSinks } from "../telemetry/tracer.ts";
 import { AuditLog } from "../tenant/audit.ts";
 import type { TenantStorage } from "../tenant/storage.ts";
 import { StoredResponses } from "../tenant/stored-responses.ts";
@@ -54,14 +54,22 @@ export function openRecords(
     addUsageRoutes(app, { usage });
   };
   const metrics = new Metrics(usage);
-  const traces = openTraces(traceBytes);
-  const tracer = openTracer(env, log, traces);
+  const { keep, ...kept } = openTraces(traceBytes);
+  const tracer = openTracer(env, log, keep);
+  const forget = (tenantId: TenantId): void => {
+    // First what still runs: it would be kept when it ends.
+    tracer?.forget(tenantId);
+    kept.ring.forget(tenantId);
+    kept.stats.forget(tenantId);
+  };
+  const traces = { ...kept, forget };
+  const traceOf: TraceOf = (workId) => tracer?.of(workId);
   const stop = async (): Promise<void> => {
     await stored.stop();
     usage.stop();
     await tracer?.stop();
   };
-  return { stored, audit, usage, budgets, metrics, traces, tracer, addRoutes, stop };
+  return { stored, audit, usage, budgets, metrics, traces, tracer, traceOf, addRoutes, stop };
 }
 
 /** The last requests and what they took; both stay empty where there is no memory for them. */
@@ -70,19 +78,15 @@ function openTraces(mostBytes: number) {
   const stats = new TraceStats();
   const keep = (trace: EndedTrace): void => {
     ring.add(trace);
-    stats.add(trace);
+    stats.add(trace.head);
   };
-  const forget = (tenantId: TenantId): void => {
-    ring.forget(tenantId);
-    stats.forget(tenantId);
-  };
-  return { ring, stats, keep: mostBytes === 0 ? undefined : keep, forget };
+  return { ring, stats, keep: mostBytes === 0 ? undefined : keep };
 }
 
 function openTracer(
   env: Readonly<Record<string, string | undefined>>,
   log: Log,
-  { keep }: ReturnType<typeof openTraces>,
+  keep: TracerSinks["keep"],
 ): Tracer | undefined {
   const settings = traceSettings(env);
   if (settings === undefined) return keep && new Tracer({ keep });

@@ -14,7 +14,7 @@ import type { QueryContext } from "../lower/query-context.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { type Rewritten, rewriteInSteps } from "../query/rules/rewrite.ts";
-import { traced } from "../telemetry/tracer.ts";
+import { type TraceOf, traced } from "../telemetry/tracer.ts";
 import { textOfTokens } from "../text/detokenizer.ts";
 import { checkQuery, choiceCount, outermostOf } from "./check-query.ts";
 import { type Explanation, explain, type Residents } from "./explain.ts";
@@ -55,6 +55,8 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   readonly filters: z.ZodType;
   readonly residents: Residents;
   readonly reduceArity: number | undefined;
+  /** Absent: nothing is traced. */
+  readonly traceOf?: TraceOf;
 }
 
 /** One query while it is processed. Disposing of it ends everything of it that still runs. */
@@ -139,6 +141,7 @@ export class QueryService {
   ): Opened {
     const { dispatcher, tokenBytes, lowererFor, cacheSalt, retrieve, fragments, countTokens, onLateEnd } = this.#deps;
     const { requestId, tenantId, reuse, diagnose, restartable } = job;
+    const trace = this.#deps.traceOf?.(requestId);
     const ender = new AbortController();
     const sources: Sources = {
       retrieve: (search) => retrieve(tenantId, search, signal),
@@ -162,6 +165,7 @@ export class QueryService {
         diagnose,
         restartable,
         signal,
+        trace,
         startMs,
         endMs: startMs + limits.requestMs,
         affinity: `${tenantId} `,
@@ -174,7 +178,7 @@ export class QueryService {
         await pace.breathe();
         const marked = markOrigins(job.query);
         await pace.breathe();
-        const resolved = await traced("retrieval", () => resolver.resolve(marked));
+        const resolved = await traced(trace, "retrieval", () => resolver.resolve(marked));
         await pace.breathe();
         return await this.#rewrite(resolved);
       },

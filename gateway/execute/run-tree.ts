@@ -18,7 +18,7 @@ import { sparseParams } from "../generate/sparse.ts";
 import type { LowerDocument } from "../lower/plan.ts";
 import type { GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
-import { traced } from "../telemetry/tracer.ts";
+import { type RequestTrace, traced } from "../telemetry/tracer.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
 import { atPath } from "./located.ts";
 import { outputTokens } from "./output-tokens.ts";
@@ -73,6 +73,7 @@ export interface TreeJob {
   readonly startMs: number;
   readonly endMs: number;
   readonly affinity: string;
+  readonly trace?: RequestTrace | undefined;
 }
 
 /** A generate that can be submitted now. */
@@ -188,7 +189,7 @@ export class TreeRun {
     const { lowerer } = this.#deps;
     using _hold = await this.#lowering.enter(this.#job.signal);
     await this.#pace.breathe();
-    return await traced("lowering", () => lowerer.lowerInSlices(node, this.context(), path));
+    return await traced(this.#job.trace, "lowering", () => lowerer.lowerInSlices(node, this.context(), path));
   }
 
   /** Runs inner generates and effects, and meanwhile computes the part of the prompt that needs none of them. */

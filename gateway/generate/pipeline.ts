@@ -12,7 +12,7 @@ import type { RequestUse } from "../corpus/base/ports.ts";
 import type { Awaitable, RetrievedFragment } from "../corpus/search/retrieve.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Lowerer, LowerMessage } from "../lower/plan.ts";
-import { traced } from "../telemetry/tracer.ts";
+import { type RequestTrace, type TraceOf, traced } from "../telemetry/tracer.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
 import { schemaParam } from "../tools/answer-rules.ts";
 import type { CallReaderOptions } from "../tools/call-reader.ts";
@@ -93,6 +93,8 @@ export interface PipelineDeps {
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[], use: RequestUse) => void;
   readonly requestMs: number;
+  /** Absent: nothing is traced. */
+  readonly traceOf?: TraceOf;
   /** Called for every run that has ended, read or not. `isFirst` is true for the first choice of its prompt. */
   readonly onRunEnd?: (tenantId: TenantId, end: EndEvent, isFirst: boolean) => void;
 }
@@ -259,7 +261,8 @@ export class Pipeline {
    * Lowers a prompt.
    * @param answer the limits and format of the answer; absent: nothing is generated, so no grammar is made
    */
-  async #lower(tenantId: TenantId, request: PromptRequest, answer?: Pick<ChatJob, "request" | "signal">) {
+  async #lower(tenantId: TenantId, request: PromptRequest, answer?: ChatJob) {
+    const trace = answer && this.#deps.traceOf?.(answer.requestId);
     const card = this.modelCard(request.model);
     const lowerer = this.#deps.lowererFor(card);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
@@ -269,12 +272,13 @@ export class Pipeline {
     const rules = opened.rules && { ...opened.rules, ...(thinking?.mayThink ? { thinking: thinking.reading } : {}) };
     // A schema that cannot be enforced is refused before any corpus is searched.
     const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
-    const grammar = compile && (await traced("grammar", compile));
+    const grammar = compile && (await traced(trace, "grammar", compile));
     const signal = answer?.signal ?? AbortSignal.timeout(this.#deps.requestMs);
-    const documents = await readDocuments(request.documents, (files) =>
-      traced("reading", () => this.#deps.readFiles(tenantId, files, signal)),
+    const documents = await readDocuments(
+      request.documents,
+      async (files) => await traced(trace, "reading", () => this.#deps.readFiles(tenantId, files, signal)),
     );
-    const retrieved = await this.#retrieve(tenantId, request, signal);
+    const retrieved = await this.#retrieve(tenantId, request, signal, trace);
     const saltOfFile = (fileId: FileId) => this.#deps.cacheSalt(tenantId, saltNameOfFile(fileId));
     const shown = planDocuments(documents, retrieved, salt, saltOfFile);
     const { attention, continuesLast, variables } = request;
@@ -292,7 +296,7 @@ export class Pipeline {
       goesOn: continuesLast,
       grammar,
       schemaParam: rules && schemaParam(rules),
-      plan: await traced("lowering", lower),
+      plan: await traced(trace, "lowering", lower),
     };
   }
 
@@ -300,6 +304,7 @@ export class Pipeline {
     tenantId: TenantId,
     request: PromptRequest,
     signal: AbortSignal,
+    trace: RequestTrace | undefined,
   ): Promise<readonly RetrievedFragment[]> {
     if (request.fileSearch === undefined) return [];
     const question = questionOf(request.messages);
@@ -312,7 +317,8 @@ export class Pipeline {
     try {
       const { fileSearch } = request;
       const found = (fragments: readonly RetrievedFragment[]) => ({ "spangate.fragments": fragments.length });
-      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch, signal), found);
+      const retrieve = () => this.#deps.retrieve(tenantId, question, fileSearch, signal);
+      return await traced(trace, "retrieval", retrieve, found);
     } catch (error) {
       // The corpus side names its own argument in an error; for the caller that argument is a part of file_search.
       if (!(error instanceof ApiError) || error.param === undefined) throw error;

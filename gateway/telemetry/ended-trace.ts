@@ -72,19 +72,23 @@ export interface TraceDetails {
   readonly leftOut: { readonly stages: number; readonly runs: number; readonly fragments: number };
 }
 
-export interface EndedTrace extends RequestFacts, TraceSums {
+/** A trace as lists show it. */
+export interface TraceHead extends RequestFacts, TraceSums {
   /** Unix time in milliseconds. */
   readonly startedAtMs: number;
   readonly durationMs: number;
   /** The answer is an error, or a part of the work failed. */
   readonly failed: boolean;
+}
+
+export interface EndedTrace {
+  readonly head: TraceHead;
   readonly details: TraceDetails;
 }
 
 /** Collects a request's parts while it runs. */
 export class TraceParts {
   readonly #startMs: number;
-  readonly #startedAtMs = Date.now();
   readonly #stages: StagePart[] = [];
   readonly #runs: RunPart[] = [];
   readonly #fragments: FragmentPart[] = [];
@@ -114,7 +118,10 @@ export class TraceParts {
     this.#stageMs[name] = (this.#stageMs[name] ?? 0) + durationMs;
     if (name === "queue") this.#queueMs = Math.max(this.#queueMs ?? 0, durationMs);
     if (this.#stages.length >= partsPerTrace) this.#leftOut.stages += 1;
-    else this.#stages.push({ name, startMs: startMs - this.#startMs, durationMs, run, failed });
+    else {
+      const sinceMs = inMicroseconds(startMs - this.#startMs);
+      this.#stages.push({ name, startMs: sinceMs, durationMs: inMicroseconds(durationMs), run, failed });
+    }
   }
 
   /** @param firstTokenMs when its first token came, by performance.now() */
@@ -142,20 +149,32 @@ export class TraceParts {
     }
   }
 
-  /** @returns undefined: no part of the request took time, as of one that only reads */
-  ended(endMs: number, facts: RequestFacts): EndedTrace | undefined {
-    if (this.#stages.length === 0) return undefined;
+  ended(endMs: number, { requestId, tenantId, keyId, method, route, status }: RequestFacts): EndedTrace {
+    const durationMs = endMs - this.#startMs;
+    const { promptTokens, cachedTokens, completionTokens } = this.#tokens;
     return {
-      ...facts,
-      startedAtMs: this.#startedAtMs,
-      durationMs: endMs - this.#startMs,
-      failed: this.#partFailed || facts.status >= 400,
-      runs: this.#begun,
-      ...this.#tokens,
-      queueMs: this.#queueMs,
-      firstTokenMs: this.#firstTokenMs,
-      stageMs: this.#stageMs,
+      head: {
+        requestId,
+        tenantId,
+        keyId,
+        method,
+        route,
+        status,
+        startedAtMs: Date.now() - durationMs,
+        durationMs,
+        failed: this.#partFailed || status >= 400,
+        runs: this.#begun,
+        promptTokens,
+        cachedTokens,
+        completionTokens,
+        queueMs: this.#queueMs,
+        firstTokenMs: this.#firstTokenMs,
+        stageMs: this.#stageMs,
+      },
       details: { stages: this.#stages, runs: this.#runs, fragments: this.#fragments, leftOut: this.#leftOut },
     };
   }
 }
+
+/** Nobody is told more, and the digits take memory. */
+const inMicroseconds = (ms: number): number => Math.round(ms * 1_000) / 1_000;

@@ -4,10 +4,7 @@
  * is longest ago. What only a trace's own page shows is one string of JSON: exact to count, and nothing for the
  * garbage collector to walk through.
  */
-import type { EndedTrace, TraceDetails } from "./ended-trace.ts";
-
-/** A trace as lists show it. */
-export type TraceHead = Omit<EndedTrace, "details">;
+import type { EndedTrace, TraceDetails, TraceHead } from "./ended-trace.ts";
 
 export interface TraceRingOptions {
   readonly tracesPerTenant: number;
@@ -73,8 +70,7 @@ export class TraceRing {
   }
 
   /** Keeps a trace, unless its request has no tenant or it alone is more than there is room for. */
-  add(trace: EndedTrace): void {
-    const { details, ...head } = trace;
+  add({ head, details }: EndedTrace): void {
     const { tenantId } = head;
     if (tenantId === undefined) return;
     const text = JSON.stringify(details);

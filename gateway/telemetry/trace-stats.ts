@@ -4,7 +4,7 @@
  * is within 9.1 % of any value in it. Windows without requests take no memory; where the windows of all tenants are too
  * many, the tenant goes whose last request is longest ago.
  */
-import type { TraceHead } from "./trace-ring.ts";
+import type { TraceHead } from "./ended-trace.ts";
 
 export const resolutions = {
   minute: { ms: 60_000, windows: 120 },

@@ -2,12 +2,12 @@
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { Attributes } from "./exporter.ts";
-import { currentTrace, type RequestTrace } from "./tracer.ts";
+import type { RequestTrace, TraceOf } from "./tracer.ts";
 
-export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<Dispatcher, "submit"> {
+export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">, traceOf: TraceOf): Pick<Dispatcher, "submit"> {
   return {
     submit: (request) => {
-      const trace = currentTrace();
+      const trace = traceOf(request.requestId);
       if (trace === undefined) return dispatcher.submit(request);
       const run = new RunTrace(trace, request.plan);
       const onFirstToken = (): void => {
@@ -33,7 +33,6 @@ class RunTrace {
   readonly #trace: RequestTrace;
   readonly #plan: DispatchRequest["plan"];
   readonly #run: number;
-  readonly #leave: () => void;
   readonly #startMs = performance.now();
   #firstTokenMs: number | undefined;
 
@@ -41,7 +40,7 @@ class RunTrace {
     this.#trace = trace;
     this.#plan = plan;
     this.#run = trace.beginRun();
-    this.#leave = trace.hold();
+    trace.enter();
   }
 
   /** Notes the first token. A run that is restarted on another worker keeps the time of its very first token. */
@@ -53,37 +52,42 @@ class RunTrace {
   ended(end: FinishedEvent | undefined): void {
     if (end === undefined) this.#trace.span("run", this.#startMs, performance.now(), {}, true, this.#run);
     else this.#writeStages(end);
-    this.#leave();
-  }
-
-  #span(name: string, startMs: number, endMs: number, attributes: Attributes): void {
-    this.#trace.span(name, startMs, endMs, attributes, false, this.#run);
+    this.#trace.leave();
   }
 
   #writeStages(end: FinishedEvent): void {
-    const { reason, usage, timings, workerId } = end;
     this.#trace.ran(this.#run, this.#plan, end, this.#firstTokenMs);
     const nowMs = performance.now();
-    const { queueMs, prefillMs, ttftMs } = timings;
+    const { queueMs, prefillMs, ttftMs } = end.timings;
     // The worker's clock differs from this one, so its stages are placed backwards from the arrival of the first token
     // here.
     const firstTokenMs = this.#firstTokenMs ?? nowMs;
     const arrivedMs = Math.max(this.#startMs, firstTokenMs - Math.max(ttftMs, queueMs + prefillMs));
     const admittedMs = Math.min(arrivedMs + queueMs, firstTokenMs);
     const prefilledMs = Math.min(admittedMs + prefillMs, firstTokenMs);
-    const { promptTokens, cachedTokens, cacheWriteTokens, completionTokens } = usage;
-    const worker = { "spangate.worker": workerId };
-    this.#span("queue", this.#startMs, admittedMs, worker);
-    const found = { "spangate.cached_tokens": cachedTokens, "spangate.cache_write_tokens": cacheWriteTokens };
-    this.#span("prefill", admittedMs, prefilledMs, {
-      ...worker,
-      ...found,
-      "gen_ai.usage.input_tokens": promptTokens,
-    });
-    if (this.#firstTokenMs !== undefined) {
-      this.#span("first_token", prefilledMs, firstTokenMs, worker);
-      const said = { "gen_ai.usage.output_tokens": completionTokens, "gen_ai.response.finish_reasons": reason };
-      this.#span("decode", firstTokenMs, nowMs, { ...worker, ...said });
-    }
+    const told = this.#trace.isExported ? attributesOf(end) : undefined;
+    const write = (name: keyof StageAttributes, startMs: number, endMs: number): void =>
+      this.#trace.span(name, startMs, endMs, told?.[name], false, this.#run);
+    write("queue", this.#startMs, admittedMs);
+    write("prefill", admittedMs, prefilledMs);
+    if (this.#firstTokenMs === undefined) return;
+    write("first_token", prefilledMs, firstTokenMs);
+    write("decode", firstTokenMs, nowMs);
   }
+}
+
+type StageAttributes = Readonly<Record<"queue" | "prefill" | "first_token" | "decode", Attributes>>;
+
+/** What a collector is told of each stage. */
+function attributesOf({ reason, usage, workerId }: FinishedEvent): StageAttributes {
+  const { promptTokens, cachedTokens, cacheWriteTokens, completionTokens } = usage;
+  const worker = { "spangate.worker": workerId };
+  const found = { "spangate.cached_tokens": cachedTokens, "spangate.cache_write_tokens": cacheWriteTokens };
+  const said = { "gen_ai.usage.output_tokens": completionTokens, "gen_ai.response.finish_reasons": reason };
+  return {
+    queue: worker,
+    prefill: { ...worker, ...found, "gen_ai.usage.input_tokens": promptTokens },
+    first_token: worker,
+    decode: { ...worker, ...said },
+  };
 }

@@ -6,35 +6,40 @@
  * There are two sinks. A collector, where one is set, has a share of the requests, as OpenTelemetry's spans. The server's
  * own memory has the last requests of each tenant (trace-ring.ts), whoever collects.
  */
-import { AsyncLocalStorage } from "node:async_hooks";
 import { randomBytes } from "node:crypto";
-import { type Hold, holdUntil } from "../base/hold.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import { type EndedTrace, type RequestFacts, TraceParts } from "./ended-trace.ts";
 import type { Attributes, FinishedSpan, SpanExporter } from "./exporter.ts";
 
-/** The trace of the request that the running code works for; there is none while nothing is traced. */
-const current = new AsyncLocalStorage<RequestTrace>();
+/**
+ * Runs a part of a request's work as a span of it.
+ * @param trace undefined: nothing is noted
+ */
+export const traced = <Result>(
+  trace: RequestTrace | undefined,
+  name: string,
+  work: () => Result | Promise<Result>,
+  attributesOf?: (result: Result) => Attributes,
+): Result | Promise<Result> => (trace === undefined ? work() : noted(trace, name, work, attributesOf));
 
-export const currentTrace = (): RequestTrace | undefined => current.getStore();
-
-/** Runs a part of a request's work as a span of it. */
-export async function traced<Result>(
+async function noted<Result>(
+  trace: RequestTrace,
   name: string,
   work: () => Result | Promise<Result>,
   attributesOf?: (result: Result) => Attributes,
 ): Promise<Result> {
-  const trace = current.getStore();
-  if (trace === undefined) return await work();
   const startMs = performance.now();
-  using _hold = trace.hold();
+  trace.enter();
+  let failed = true;
+  let attributes: Attributes | undefined;
   try {
     const result = await work();
-    trace.span(name, startMs, performance.now(), attributesOf?.(result));
+    failed = false;
+    if (trace.isExported) attributes = attributesOf?.(result);
     return result;
-  } catch (error) {
-    trace.span(name, startMs, performance.now(), {}, true);
-    throw error;
+  } finally {
+    trace.span(name, startMs, performance.now(), attributes, failed);
+    trace.leave();
   }
 }
 
@@ -57,6 +62,8 @@ export class Tracer {
   readonly #sinks: TracerSinks;
   readonly #ratio: number;
   readonly #random: () => number;
+  /** Traces that have not ended, by the id of their request. */
+  readonly #open = new Map<string, RequestTrace>();
 
   /** @param ratio the share of requests that is exported when the caller makes no decision */
   constructor(sinks: TracerSinks, ratio = 1, random: () => number = Math.random) {
@@ -66,20 +73,35 @@ export class Tracer {
   }
 
   /**
-   * Runs a request. Its span ends with the last part of its work, which may be after its handler has returned.
+   * Begins the trace of a request. It ends with `leave`, or with the last part of the request's work where that is later.
    * @param traceparent the caller's header (W3C Trace Context): its trace continues and its sampling decision holds
+   * @returns undefined: the request is not traced
    */
-  async request(
-    traceparent: string | undefined,
-    work: (trace: RequestTrace | undefined) => Promise<void>,
-  ): Promise<void> {
+  begin(requestId: string, traceparent: string | undefined): RequestTrace | undefined {
     const { exporter, keep } = this.#sinks;
     const parent = exporter === undefined ? undefined : parentOf(traceparent);
     const isExported = exporter !== undefined && (parent?.sampled ?? this.#random() < this.#ratio);
-    if (!isExported && keep === undefined) return await work(undefined);
-    const trace = new RequestTrace(isExported ? new ExportedSpans(exporter, parent) : undefined, keep);
-    using _hold = trace.hold();
-    await current.run(trace, () => work(trace));
+    if (!isExported && keep === undefined) return undefined;
+    const exported = isExported ? new ExportedSpans(exporter, parent) : undefined;
+    const trace = new RequestTrace(exported, keep, () => {
+      if (this.#open.get(requestId) === trace) this.#open.delete(requestId);
+    });
+    this.#open.set(requestId, trace);
+    return trace;
+  }
+
+  /**
+   * The trace of the request that some work belongs to, while it has not ended.
+   * @param workId the request's id, alone or followed by a point and more
+   */
+  of(workId: string): RequestTrace | undefined {
+    const point = workId.indexOf(".");
+    return this.#open.get(point < 0 ? workId : workId.slice(0, point));
+  }
+
+  /** Nothing is kept of what still runs for a tenant that is deleted. */
+  forget(tenantId: string): void {
+    for (const trace of this.#open.values()) trace.forget(tenantId);
   }
 
   async stop(): Promise<void> {
@@ -87,46 +109,76 @@ export class Tracer {
   }
 }
 
+/** Finds the trace of the request that some work belongs to; see `Tracer.of`. */
+export type TraceOf = (workId: string) => RequestTrace | undefined;
+
 export class RequestTrace {
   readonly #exported: ExportedSpans | undefined;
   readonly #keep: TracerSinks["keep"];
-  readonly #parts: TraceParts | undefined;
+  readonly #onEnd: () => void;
   readonly #startMs = performance.now();
+  /** Made with the first part: most requests only read, and have none. */
+  #parts: TraceParts | undefined;
   #facts: RequestFacts | undefined;
-  #held = 0;
+  /** Tenants that were deleted meanwhile. */
+  #forgotten: string[] | undefined;
+  /** Parts that have not ended, the request's own among them. */
+  #open = 1;
+  /** When the last part that has ended did. */
+  #endMs = this.#startMs;
 
-  constructor(exported: ExportedSpans | undefined, keep: TracerSinks["keep"]) {
+  constructor(exported: ExportedSpans | undefined, keep: TracerSinks["keep"], onEnd: () => void) {
     this.#exported = exported;
     this.#keep = keep;
-    this.#parts = keep === undefined ? undefined : new TraceParts(this.#startMs);
+    this.#onEnd = onEnd;
+  }
+
+  /** Whether anybody reads attributes. */
+  get isExported(): boolean {
+    return this.#exported !== undefined;
   }
 
   describe(facts: RequestFacts): void {
     this.#facts = facts;
   }
 
-  /** Keeps the request's span open until the hold ends, once. */
-  hold(): Hold {
-    this.#held += 1;
-    return holdUntil(() => {
-      this.#held -= 1;
-      if (this.#held > 0) return;
-      const endMs = performance.now();
-      this.#exported?.request(this.#startMs, endMs, this.#facts);
-      if (this.#facts === undefined) return;
-      const ended = this.#parts?.ended(endMs, this.#facts);
-      if (ended !== undefined) this.#keep?.(ended);
-    });
+  forget(tenantId: string): void {
+    this.#forgotten ??= [];
+    this.#forgotten.push(tenantId);
+  }
+
+  /** A part begins, or may still begin. */
+  enter(): void {
+    this.#open += 1;
+  }
+
+  /** A part has ended. The trace ends with the last one. */
+  leave(): void {
+    this.#endMs = performance.now();
+    this.release();
+  }
+
+  /** No further part begins, as of an answer whose stream has ended: how long a client reads is no time of the request's. */
+  release(): void {
+    this.#open -= 1;
+    if (this.#open > 0) return;
+    this.#onEnd();
+    const endMs = this.#endMs;
+    const facts = this.#facts;
+    this.#exported?.request(this.#startMs, endMs, facts);
+    if (facts === undefined || this.#parts === undefined) return;
+    if (facts.tenantId !== undefined && this.#forgotten?.includes(facts.tenantId)) return;
+    this.#keep?.(this.#parts.ended(endMs, facts));
   }
 
   /** The number of a run that begins now, for its parts. */
   beginRun(): number {
-    return this.#parts?.beginRun() ?? 0;
+    return this.#noted?.beginRun() ?? 0;
   }
 
   /** Notes what a run used and where its KV was from. @param plan the plan it ran: choices of an answer share one */
   ran(run: number, plan: object, end: FinishedEvent, firstTokenMs: number | undefined): void {
-    this.#parts?.ran(run, plan, end, firstTokenMs);
+    this.#noted?.ran(run, plan, end, firstTokenMs);
   }
 
   /**
@@ -136,7 +188,12 @@ export class RequestTrace {
   span(name: string, startMs: number, endMs: number, attributes: Attributes = {}, failed = false, run?: number): void {
     const lastMs = Math.max(startMs, endMs);
     this.#exported?.part(name, startMs, lastMs, attributes, failed);
-    this.#parts?.add(name, startMs, lastMs, failed, run);
+    this.#noted?.add(name, startMs, lastMs, failed, run);
+  }
+
+  get #noted(): TraceParts | undefined {
+    if (this.#keep !== undefined) this.#parts ??= new TraceParts(this.#startMs);
+    return this.#parts;
   }
 }
 

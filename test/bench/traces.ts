@@ -9,7 +9,7 @@ import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { EndedTrace } from "../../gateway/telemetry/ended-trace.ts";
 import { TraceRing } from "../../gateway/telemetry/trace-ring.ts";
 import { TraceStats } from "../../gateway/telemetry/trace-stats.ts";
-import { type RequestTrace, Tracer, traced } from "../../gateway/telemetry/tracer.ts";
+import { Tracer, traced } from "../../gateway/telemetry/tracer.ts";
 import { mostStreams, openStreamServer, type StreamServer } from "../chaos/streams.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { processSeconds } from "./support/hardware.ts";
@@ -43,14 +43,13 @@ async function traceAloneUs(): Promise<number> {
   const stats = new TraceStats();
   const keep = (trace: EndedTrace): void => {
     ring.add(trace);
-    stats.add(trace);
+    stats.add(trace.head);
   };
   const tracer = new Tracer({ keep });
   const rounds: number[] = [];
   for (let round = 0; round < 20; round++) {
     const start = process.cpuUsage();
-    for (let at = 0; at < tracesARound; at++)
-      await tracer.request(undefined, async (trace) => await streamOf(at, trace));
+    for (let at = 0; at < tracesARound; at++) await streamOf(at, tracer);
     const { user, system } = process.cpuUsage(start);
     rounds.push((user + system) / tracesARound);
   }
@@ -69,7 +68,10 @@ const times = { queueMs: 1, firstTokenMs: 3, totalMs: 90 };
 const end = { type: "finished", reason: "length", usage, timings, times, spans, workerId: "worker-0" } as const;
 
 /** What the gateway tells the trace of one streamed answer. */
-async function streamOf(at: number, trace: RequestTrace | undefined): Promise<void> {
+async function streamOf(at: number, tracer: Tracer): Promise<void> {
+  const requestId = `req_${at}`;
+  tracer.begin(requestId, undefined);
+  const trace = tracer.of(`${requestId}.0`);
   if (trace === undefined) throw new Error("the tracer keeps traces");
   const facts = {
     tenantId: `tenant_${at % 10}`,
@@ -78,14 +80,15 @@ async function streamOf(at: number, trace: RequestTrace | undefined): Promise<vo
     route: "/v1/chat/completions",
     status: 200,
   };
-  trace.describe({ requestId: `req_${at}`, ...facts });
-  await traced("retrieval", () => undefined);
-  await traced("lowering", () => undefined);
+  await traced(trace, "retrieval", () => undefined);
+  await traced(trace, "lowering", () => undefined);
   const [startMs, run] = [performance.now(), trace.beginRun()];
   trace.ran(run, plan, end, startMs + 3);
   for (const name of ["queue", "prefill", "first_token", "decode"]) {
     trace.span(name, startMs, startMs + 1, {}, false, run);
   }
+  trace.describe({ requestId, ...facts });
+  trace.leave();
 }
 
 function wholeOption({ option }: BenchContext, name: string, byDefault: number, most: number): number {

@@ -1,9 +1,10 @@
 /** Traces: where they go, whose trace goes on, and which spans a run becomes. */
 import { describe, expect, test } from "bun:test";
+import type { EndedTrace } from "../../gateway/telemetry/ended-trace.ts";
 import type { FinishedSpan } from "../../gateway/telemetry/exporter.ts";
 import { traceSettings } from "../../gateway/telemetry/settings.ts";
 import { tracedDispatcher } from "../../gateway/telemetry/traced-dispatcher.ts";
-import { currentTrace, Tracer, traced } from "../../gateway/telemetry/tracer.ts";
+import { Tracer, traced } from "../../gateway/telemetry/tracer.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
 import { greedy, makeRig, request } from "../dispatch/rig.ts";
 
@@ -90,10 +91,10 @@ describe("a trace", () => {
 
   test("goes on from the caller's, whose decision holds", async () => {
     const { tracer, spans } = tracing(0);
-    await tracer.request(`00-${traceId}-${parent}-01`, async () => undefined);
+    tracer.begin("req_1", `00-${traceId}-${parent}-01`)?.leave();
     expect(spans[0]).toMatchObject({ traceId, parentSpanId: parent });
-    await tracer.request(`00-${traceId}-${parent}-00`, async (trace) => expect(trace).toBeUndefined());
-    await tracer.request(`cc-${traceId}-${parent}-01-later`, async () => undefined);
+    expect(tracer.begin("req_2", `00-${traceId}-${parent}-00`)).toBeUndefined();
+    tracer.begin("req_3", `cc-${traceId}-${parent}-01-later`)?.leave();
     expect(spans).toHaveLength(2);
   });
 
@@ -109,7 +110,7 @@ describe("a trace", () => {
     "canary".repeat(1000),
   ])("begins anew without a valid header: %p", async (header) => {
     const { tracer, spans } = tracing();
-    await tracer.request(header, async () => undefined);
+    tracer.begin("req_1", header)?.leave();
     expect(spans[0]?.parentSpanId).toBeUndefined();
     expect(spans[0]?.traceId).toMatch(/^[0-9a-f]{32}$/);
     expect(spans[0]?.traceId).not.toBe(traceId);
@@ -122,7 +123,7 @@ describe("a trace", () => {
       [0, 0, 0],
     ] as const) {
       const { tracer, spans } = tracing(ratio, () => drawn);
-      await tracer.request(undefined, async () => undefined);
+      tracer.begin("req_1", undefined)?.leave();
       expect(spans).toHaveLength(count);
     }
   });
@@ -130,17 +131,19 @@ describe("a trace", () => {
   test("has the parts of its request, and ends with the last of them", async () => {
     const { tracer, spans } = tracing();
     const late = Promise.withResolvers<void>();
-    let part: Promise<unknown> = Promise.resolve();
-    await tracer.request(undefined, async (trace) => {
-      await traced(
-        "one",
-        () => 7,
-        (seven) => ({ seven }),
-      );
-      await traced("two", () => Promise.reject(new Error("canary"))).catch(() => undefined);
-      part = traced("late", () => late.promise);
-      trace?.describe({ ...facts, method: "POST", route: "/x" });
-    });
+    const trace = tracer.begin("req_1", undefined);
+    await traced(
+      trace,
+      "one",
+      () => 7,
+      (seven) => ({ seven }),
+    );
+    await expect(
+      (async () => await traced(trace, "two", () => Promise.reject(new Error("canary"))))(),
+    ).rejects.toThrow();
+    const part = traced(trace, "late", () => late.promise);
+    trace?.describe({ ...facts, method: "POST", route: "/x" });
+    trace?.leave();
     expect(spans.map(({ name, failed }) => [name, failed])).toEqual([
       ["one", false],
       ["two", true],
@@ -157,8 +160,66 @@ describe("a trace", () => {
   });
 
   test("costs nothing where there is none", async () => {
-    expect(currentTrace()).toBeUndefined();
-    expect(await traced("x", () => 3)).toBe(3);
+    expect(traced(undefined, "x", () => 3)).toBe(3);
+  });
+
+  test("is found by the ids of its request's work until it ends, and takes no part after that", () => {
+    const { tracer } = tracing();
+    const trace = tracer.begin("req_1", undefined);
+    trace?.enter();
+    trace?.leave();
+    expect([tracer.of("req_1"), tracer.of("req_1.3"), tracer.of("req_12")]).toEqual([trace, trace, undefined]);
+    trace?.leave();
+    expect(tracer.of("req_1.3")).toBeUndefined();
+  });
+
+  test("stays open for a stream, whose reader's time is not its own", async () => {
+    const { tracer, spans } = tracing();
+    const trace = tracer.begin("req_1", undefined);
+    trace?.enter();
+    trace?.leave();
+    const leftMs = performance.now();
+    while (performance.now() < leftMs + 5) await Bun.sleep(1);
+    expect(tracer.of("req_1")).toBe(trace);
+    trace?.release();
+    expect([spans.length, tracer.of("req_1")]).toEqual([1, undefined]);
+    expect((spans[0]?.endMs ?? 0) - (spans[0]?.startMs ?? 0)).toBeLessThan(5);
+  });
+});
+
+describe("what is kept", () => {
+  function keeping() {
+    const kept: EndedTrace[] = [];
+    return { kept, tracer: new Tracer({ keep: (trace) => void kept.push(trace) }) };
+  }
+
+  test("is requests that had a part, and nothing of those that only read", () => {
+    const { kept, tracer } = keeping();
+    for (const [requestId, parts] of [
+      ["req_1", 0],
+      ["req_2", 1],
+    ] as const) {
+      const trace = tracer.begin(requestId, undefined);
+      for (let at = 0; at < parts; at++) trace?.span("lowering", 1, 2);
+      trace?.describe({ ...facts, requestId });
+      trace?.leave();
+    }
+    expect(kept.map(({ head }) => head.requestId)).toEqual(["req_2"]);
+  });
+
+  test("is nothing of a tenant that was deleted while its request ran", () => {
+    const { kept, tracer } = keeping();
+    const open = ["tenant_a", "tenant_b"].map((tenantId) => {
+      const trace = tracer.begin(`req_${tenantId}`, undefined);
+      trace?.span("lowering", 1, 2);
+      return { trace, tenantId };
+    });
+    tracer.forget("tenant_a");
+    for (const { trace, tenantId } of open) {
+      trace?.describe({ ...facts, tenantId });
+      trace?.leave();
+    }
+    expect(kept.map(({ head }) => head.tenantId)).toEqual(["tenant_b"]);
   });
 });
 
@@ -171,19 +232,20 @@ describe("a run", () => {
     const [process] = links.processes;
     if (process === undefined) throw new Error("no process");
     process.ready();
-    const submit = () => tracedDispatcher(dispatcher).submit(request("r", { params: greedy(2) }));
-    return { tracer, spans, process, submit };
+    const trace = tracer.begin("r", undefined);
+    const traced = tracedDispatcher(dispatcher, (workId) => tracer.of(workId));
+    const submit = () => traced.submit(request("r.0", { params: greedy(2) }));
+    return { trace, spans, process, submit };
   }
   const names = (spans: readonly FinishedSpan[]) => spans.map(({ name }) => name);
 
   test("has its queue, prefill, first token and decode, one after the other", async () => {
-    const { tracer, spans, process, submit } = started();
-    await tracer.request(undefined, async () => {
-      const events = submit();
-      process.core.tick();
-      process.core.tick();
-      for await (const _ of events);
-    });
+    const { trace, spans, process, submit } = started();
+    const events = submit();
+    process.core.tick();
+    process.core.tick();
+    for await (const _ of events);
+    trace?.leave();
     expect(names(spans)).toEqual(["queue", "prefill", "first_token", "decode", "request"]);
     for (const [index, span] of spans.slice(0, 4).entries()) {
       expect(span.endMs).toBeGreaterThanOrEqual(span.startMs);
@@ -195,33 +257,30 @@ describe("a run", () => {
 
   test("that nobody reads to its end, or that fails, ends its trace all the same", async () => {
     const left = started();
-    await left.tracer.request(undefined, async () => {
-      const events = left.submit();
-      left.process.core.tick();
-      await events.next();
-      await events.return?.();
-    });
+    const leftEvents = left.submit();
+    left.process.core.tick();
+    await leftEvents.next();
+    await leftEvents.return?.();
+    left.trace?.leave();
     expect(names(left.spans).slice(-2)).toEqual(["decode", "request"]);
     const failed = started();
-    await failed.tracer.request(undefined, async () => {
-      const events = failed.submit();
-      failed.process.core.tick();
-      await events.next();
-      failed.process.die();
-      await expect(events.next()).rejects.toThrow();
-    });
+    const failedEvents = failed.submit();
+    failed.process.core.tick();
+    await failedEvents.next();
+    failed.process.die();
+    await expect(failedEvents.next()).rejects.toThrow();
+    failed.trace?.leave();
     expect(failed.spans.map(({ name, failed: bad }) => [name, bad])).toEqual([
       ["run", true],
       ["request", false],
     ]);
     const both = started();
-    await both.tracer.request(undefined, async () => {
-      const events = both.submit();
-      both.process.core.tick();
-      await events.next();
-      both.process.die();
-      await events.return?.();
-    });
+    const bothEvents = both.submit();
+    both.process.core.tick();
+    await bothEvents.next();
+    both.process.die();
+    await bothEvents.return?.();
+    both.trace?.leave();
     expect(names(both.spans)).toEqual(["run", "request"]);
   });
 });

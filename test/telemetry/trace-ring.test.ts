@@ -1,17 +1,19 @@
 /** What is kept of requests: whose, how much, and until when; against a plain list as the model. */
 import { describe, expect, test } from "bun:test";
-import type { EndedTrace } from "../../gateway/telemetry/ended-trace.ts";
+import type { EndedTrace, TraceDetails, TraceHead } from "../../gateway/telemetry/ended-trace.ts";
 import { TraceRing, type TraceView } from "../../gateway/telemetry/trace-ring.ts";
 import { fc } from "../support/fast-check.ts";
 
 const noDetails = { stages: [], runs: [], fragments: [], leftOut: { stages: 0, runs: 0, fragments: 0 } };
 
-const trace = (requestId: string, fields: Partial<EndedTrace> = {}): EndedTrace => ({
-  ...{ requestId, tenantId: "tenant_a", keyId: "key_1", method: "POST", route: "/x", status: 200 },
-  ...{ startedAtMs: 0, durationMs: 10, failed: false, runs: 1 },
-  ...{ promptTokens: 100, cachedTokens: 60, completionTokens: 5, queueMs: 1, firstTokenMs: 8, stageMs: {} },
-  details: noDetails,
-  ...fields,
+const trace = (requestId: string, fields: Partial<TraceHead> = {}, details: TraceDetails = noDetails): EndedTrace => ({
+  head: {
+    ...{ requestId, tenantId: "tenant_a", keyId: "key_1", method: "POST", route: "/x", status: 200 },
+    ...{ startedAtMs: 0, durationMs: 10, failed: false, runs: 1 },
+    ...{ promptTokens: 100, cachedTokens: 60, completionTokens: 5, queueMs: 1, firstTokenMs: 8, stageMs: {} },
+    ...fields,
+  },
+  details,
 });
 
 const ids = (ring: TraceRing, view: TraceView, order: "newest" | "slowest" = "newest", limit = 100) =>
@@ -31,7 +33,7 @@ describe("the ring", () => {
   test("gives details of what a caller may see, and nothing of anything else", () => {
     const ring = new TraceRing({ tracesPerTenant: 3, mostBytes: 1e6 });
     const stage = { name: "prefill", startMs: 1, durationMs: 2, run: 0, failed: false };
-    ring.add(trace("a", { details: { ...noDetails, stages: [stage] } }));
+    ring.add(trace("a", {}, { ...noDetails, stages: [stage] }));
     for (const view of [{}, { tenantId: "tenant_a" }, { tenantId: "tenant_a", keyId: "key_1" }]) {
       expect(ring.details("a", view)?.stages).toEqual([stage]);
     }
@@ -96,11 +98,8 @@ describe("the ring", () => {
           }
           const before = ring.bytes;
           const alone = new TraceRing({ tracesPerTenant: 1, mostBytes: 1e9 });
-          const added = trace(id, {
-            tenantId: tenant,
-            keyId: key,
-            details: { ...noDetails, stages: Array.from({ length: stages }, () => stage) },
-          });
+          const details = { ...noDetails, stages: Array.from({ length: stages }, () => stage) };
+          const added = trace(id, { tenantId: tenant, keyId: key }, details);
           alone.add(added);
           ring.add(added);
           if (alone.bytes > mostBytes) {

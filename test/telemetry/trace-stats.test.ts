@@ -1,6 +1,6 @@
 /** Windows of time: exact counts, quantiles within a bin, and nothing that grows without bound. */
 import { describe, expect, test } from "bun:test";
-import type { TraceHead } from "../../gateway/telemetry/trace-ring.ts";
+import type { TraceHead } from "../../gateway/telemetry/ended-trace.ts";
 import { statsOfTraces, TraceStats } from "../../gateway/telemetry/trace-stats.ts";
 import { fc } from "../support/fast-check.ts";
 

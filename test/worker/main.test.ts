@@ -94,7 +94,10 @@ test("all that a step has to say comes as one message, in its order", async () =
   const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
   await worker.next("ready");
   worker.turns.length = 0;
-  const twoBlocks = submit(Int32Array.from({ length: 33 }, (_, index) => index + 3), 1);
+  const twoBlocks = submit(
+    Int32Array.from({ length: 33 }, (_, index) => index + 3),
+    1,
+  );
   worker.child.send(piped(twoBlocks));
   await worker.next("finished");
   expect(worker.turns.map((said) => said.map(({ type }) => type))).toEqual([["kv", "tokens", "finished"]]);

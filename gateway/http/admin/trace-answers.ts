@@ -1,8 +1,7 @@
 /** Traces and statistics as /openapi.json describes them, and as the routes give them. */
 import { z } from "zod";
 import { kvTiers } from "../../../worker/contract/tiers.ts";
-import type { EndedTrace, FragmentPart, TraceDetails } from "../../telemetry/ended-trace.ts";
-import type { TraceHead } from "../../telemetry/trace-ring.ts";
+import type { EndedTrace, FragmentPart, TraceDetails, TraceHead } from "../../telemetry/ended-trace.ts";
 import {
   type Quantiles,
   type Resolution,

@@ -7,7 +7,8 @@ import type { Hono } from "hono";
 import { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import type { Dispatcher } from "../../dispatch/dispatcher.ts";
-import type { TraceHead, TraceRing, TraceView } from "../../telemetry/trace-ring.ts";
+import type { TraceHead } from "../../telemetry/ended-trace.ts";
+import type { TraceRing, TraceView } from "../../telemetry/trace-ring.ts";
 import {
   type Resolution,
   resolutions,

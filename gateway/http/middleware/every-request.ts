@@ -95,18 +95,25 @@ function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined
 export function traceRequests(tracer: Tracer, knownMethod: (method: string) => string): MiddlewareHandler<AppEnv> {
   return async (context, next) => {
     if (!isWork(context.req.path)) return await next();
-    await tracer.request(context.req.header("traceparent"), async (trace) => {
+    const requestId = context.get("requestId");
+    const trace = tracer.begin(requestId, context.req.header("traceparent"));
+    if (trace === undefined) return await next();
+    context.set("trace", trace);
+    try {
       await next();
       const { tenantId, keyId } = context.get("principal") ?? {};
-      trace?.describe({
-        requestId: context.get("requestId"),
+      const { req, res } = context;
+      trace.describe({
+        requestId,
         tenantId,
         keyId,
-        method: knownMethod(context.req.method),
-        route: context.req.routePath,
-        status: context.res.status,
+        method: knownMethod(req.method),
+        route: req.routePath,
+        status: res.status,
       });
-    });
+    } finally {
+      trace.leave();
+    }
   };
 }
 

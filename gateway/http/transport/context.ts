@@ -51,6 +51,8 @@ export interface AppEnv {
     strict: boolean;
     /** Fields of the body that were left out, for the answer's header. */
     ignored: readonly string[] | undefined;
+    /** Lets the request's trace last from `enter` to `release`. undefined: it has none. */
+    trace: { enter(): void; release(): void } | undefined;
     /** Used by `changed`; undefined: there is no audit log. */
     audited: AuditLogWriter | undefined;
   };

@@ -45,7 +45,10 @@ export function textStreamResponse(
   // Bun adds it to the end of a short stream otherwise, in pieces, each with a system call.
   context.header("date", new Date().toUTCString());
   const release = context.get("held")?.holdOpen();
+  const trace = context.get("trace");
+  trace?.enter();
   const ended = (): void => {
+    trace?.release();
     release?.();
     letIdle?.();
   };
