@@ -242,6 +242,16 @@ SPG_API int32_t spg_pool_opens_blocks(const spg_pool *pool);
 SPG_API int32_t spg_pool_open_blocks(spg_pool *pool, const uint8_t *key, const uint8_t *header, int32_t header_bytes,
                                      const uint8_t *sealed, int64_t span, int32_t first_segment,
                                      const int32_t *block_ids, int32_t block_count, uint8_t *opened);
+/*
+ * The same of segments that lie in a file, from byte `at` on, one every `span` bytes. Each is read by the thread that opens
+ * it, as far as the system has the file in memory: no call waits for a disk. opened: [block_count] 2 where that is not so,
+ * or the file ends before; the block is unchanged.
+ */
+SPG_API int32_t spg_pool_open_file_blocks(spg_pool *pool, const uint8_t *key, const uint8_t *header, int32_t header_bytes,
+                                          int32_t file, int64_t at, int64_t span, int32_t first_segment,
+                                          const int32_t *block_ids, int32_t block_count, uint8_t *opened);
+/* 1 when the system has the first, the middle and the last of these bytes of a file in memory, and so probably all. */
+SPG_API int32_t spg_file_at_hand(int32_t file, int64_t at, int64_t bytes);
 
 /* out [token_count][width] float32 = rows of table [row_count][width] of spg_type `type`. */
 SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,

@@ -38,6 +38,8 @@ struct spg_context {
   uint64_t product = 0;
   /* For each thread some pairs of weights in mx4 or e4m3 as bfloat16 numbers. */
   spg::FloatBuffer widened;
+  /* For each thread a sealed segment that it has read from a file. */
+  spg::FloatBuffer segments;
 };
 
 struct spg_pool {

@@ -1,8 +1,11 @@
 /** Sealed blocks that the kernels open, against node:crypto, which seals them: every size, every instruction set. */
 import { afterAll, describe, expect, test } from "bun:test";
 import { createCipheriv } from "node:crypto";
+import { closeSync, mkdtempSync, openSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { buildCpuKernels } from "../../kernels/build.ts";
-import type { SealedBlocks } from "../../worker/contract/kv-object.ts";
+import { openings, type SealedBlocks } from "../../worker/contract/kv-object.ts";
 import { CpuKernels, KernelError, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
 import { testSeed } from "../support/seed.ts";
 import { Random } from "./random.ts";
@@ -20,6 +23,33 @@ const optionsOf = (change: Partial<KvPoolOptions>): KvPoolOptions => ({
   ...{ rope: { inverseFrequencies: new Float32Array(0) }, maxPositions: 64 },
   ...change,
 });
+
+const folder = mkdtempSync(join(tmpdir(), "spangate-sealed-"));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+/** A file that was just written, so that the system has it in memory. */
+class TestFile implements Disposable {
+  readonly path = join(folder, "file");
+  readonly fd: number;
+
+  constructor(content: Uint8Array) {
+    writeFileSync(this.path, content);
+    this.fd = openSync(this.path, "r");
+  }
+
+  [Symbol.dispose](): void {
+    closeSync(this.fd);
+  }
+}
+
+/** Some systems do not say what of a file they have in memory. */
+const tellsWhatIsAtHand = ((): boolean => {
+  using file = new TestFile(new Uint8Array(10));
+  const pool = plain.openPool(optionsOf({}));
+  const isAtHand = pool.isFileAtHand(file.fd, 0, 10);
+  pool.close();
+  return isAtHand;
+})();
 
 const bytesFrom = (random: Random, length: number): Uint8Array =>
   Uint8Array.from({ length }, () => random.integer(0, 255));
@@ -121,6 +151,55 @@ describe.each(sets.map((isa, index) => [isa, all[index] as CpuKernels] as const)
     }
   });
 
+  test.skipIf(!tellsWhatIsAtHand)("opens what lies in a file as what lies in memory", () => {
+    const random = new Random(testSeed());
+    for (const shape of [...shapes, ...shapes]) {
+      const { pool, memory, before, blocks, sealed, blockIds } = sealedWorld(random, shape, kernels);
+      pool.openBlocks(sealed, blockIds);
+      const expected = memory.slice();
+      const at = random.pick([0, 1, 4_096, 9_999]);
+      const content = Buffer.concat([bytesFrom(random, at), sealed.sealed]);
+      using file = new TestFile(content);
+      const inFile = { ...sealed, fd: file.fd, at };
+      memory.set(before);
+      expect([...pool.openFileBlocks(inFile, blockIds)]).toEqual(blocks.map(() => openings.opened));
+      expect(Buffer.from(memory).equals(expected)).toBe(true);
+      const wrongAt = random.integer(0, sealed.sealed.length - 1);
+      const damaged = Math.floor(wrongAt / sealed.span);
+      using other = new TestFile(content.with(at + wrongAt, (content[at + wrongAt] ?? 0) ^ 4));
+      memory.set(before);
+      const { damaged: wrong, opened } = openings;
+      const found = [...pool.openFileBlocks({ ...inFile, fd: other.fd }, blockIds)];
+      expect(found).toEqual(blocks.map((_, index) => (index === damaged ? wrong : opened)));
+      const id = blockIds[damaged] ?? -1;
+      expect(blockOf(memory, pool.options, id).equals(blockOf(before, pool.options, id))).toBe(true);
+      pool.close();
+    }
+  });
+
+  test("what a file does not have is not at hand, and its block stays as it was", () => {
+    const random = new Random(testSeed());
+    for (const shape of shapes) {
+      const { pool, memory, before, blocks, sealed, blockIds } = sealedWorld(random, shape, kernels);
+      using file = new TestFile(sealed.sealed);
+      const inFile = { ...sealed, fd: file.fd, at: 0 };
+      const left = random.integer(0, sealed.sealed.length - 1);
+      truncateSync(file.path, left);
+      const whole = tellsWhatIsAtHand ? Math.floor(left / sealed.span) : 0;
+      const { notAtHand, opened } = openings;
+      const expected = blocks.map((_, index) => (index < whole ? opened : notAtHand));
+      expect([...pool.openFileBlocks(inFile, blockIds)]).toEqual(expected);
+      for (const id of blockIds.subarray(whole)) {
+        expect(blockOf(memory, pool.options, id).equals(blockOf(before, pool.options, id))).toBe(true);
+      }
+      expect(pool.isFileAtHand(file.fd, 0, sealed.sealed.length)).toBe(false);
+      // A number that is no open file's.
+      const none = [...pool.openFileBlocks({ ...inFile, fd: 1_000_000 }, blockIds)];
+      expect(none).toEqual(blocks.map(() => notAtHand));
+      pool.close();
+    }
+  });
+
   test("refuses what cannot be a block", () => {
     const { pool, sealed } = sealedWorld(new Random(1), { layerCount: 2 }, kernels);
     const one = { ...sealed, sealed: sealed.sealed.subarray(0, sealed.span) };
@@ -134,6 +213,13 @@ describe.each(sets.map((isa, index) => [isa, all[index] as CpuKernels] as const)
     expect(() => pool.openBlocks({ ...one, header: new Uint8Array(0) }, of(1))).toThrow(/header/);
     expect(() => pool.openBlocks({ ...one, span: pool.kvBytesPerBlock + 15 }, of(1))).toThrow(/configuration/);
     expect(() => pool.openBlocks({ ...one, firstSegment: 2 ** 31 }, of(1))).toThrow(/firstSegment/);
+    const inFile = { ...sealed, fd: 0, at: 0 };
+    expect(() => pool.openFileBlocks(inFile, of(9))).toThrow(/block id/);
+    expect(() => pool.openFileBlocks({ ...inFile, fd: -1 }, of(1))).toThrow(/fd/);
+    expect(() => pool.openFileBlocks({ ...inFile, at: -1 }, of(1))).toThrow(/at/);
+    expect(() => pool.openFileBlocks({ ...inFile, at: Number.NaN }, of(1))).toThrow(/at/);
+    expect(() => pool.openFileBlocks({ ...inFile, span: 15 }, of(1))).toThrow(/configuration/);
+    expect(() => pool.isFileAtHand(0, 0, 0)).toThrow(/bytes/);
     pool.close();
   });
 });

@@ -137,12 +137,12 @@ describe("a file that the pool's processor opens", () => {
       const memory = new Uint8Array(pool.memory());
       const fill = async (parts: BlockMover, from: Uint8Array): Promise<number> => {
         memory.fill(0xaa);
-        const reader = await ObjectReader.open(systemOf(from), "", object, shape, new ReadBuffers());
+        const reader = await ObjectReader.open(systemOf(from), "", object, { shape, mover: parts }, new ReadBuffers());
         await reader.tokens(() => undefined);
         for (let index = 0; index < blockCount; ) {
           const blocks = await reader.blocks(index, blockCount - index, parts, () => undefined);
           const ids = Array.from({ length: blocks.count }, (_, offset) => (blockCount - 1 - index - offset) as BlockId);
-          const filled = blocks.place(ids);
+          const { filled } = blocks.place(ids);
           if (filled < blocks.count) return index + filled;
           index += filled;
         }

@@ -1,9 +1,14 @@
-/** A file that is larger than what is read at once: in which order its pieces are read, opened and given back. */
+/**
+ * A file that is larger than what is read at once: in which order its pieces are read, opened and given back; and one
+ * that the system has in memory, which is not read here.
+ */
 import { expect, test } from "bun:test";
 import type { BlockMover } from "../../worker/backend/backend.ts";
+import { openings } from "../../worker/contract/kv-object.ts";
+import type { BlockId } from "../../worker/contract/units.ts";
 import type { FileSystem } from "../../worker/tiers/file-system.ts";
 import { ObjectFile } from "../../worker/tiers/object-file.ts";
-import { ObjectReader, ReadBuffers } from "../../worker/tiers/object-reader.ts";
+import { ObjectReader, type Placed, ReadBuffers } from "../../worker/tiers/object-reader.ts";
 import { countUp } from "../engine/plans.ts";
 import { keepMessages, modelDigest } from "./disk-world.ts";
 
@@ -63,7 +68,7 @@ class HeldFile {
 async function openHeld(buffers: ReadBuffers) {
   const sealed = await sealedFile();
   const held = new HeldFile(sealed);
-  const reader = await ObjectReader.open(held.system, "", sealed.file.object, shape, buffers);
+  const reader = await ObjectReader.open(held.system, "", sealed.file.object, { shape, mover }, buffers);
   await reader.tokens(atOnce);
   return { held, reader };
 }
@@ -104,4 +109,69 @@ test("memory is given to other files when nothing is read into it any more", asy
   const given = [buffers.take(1), buffers.take(1)];
   expect(new Set(given.map(({ buffer }) => buffer)).size).toBe(2);
   expect(given.every(({ byteLength }) => byteLength > blockBytes)).toBe(true);
+});
+
+/** The system says that it has the file in memory, until `left` blocks were opened there. */
+async function openAtHand(left: number, wrong?: number) {
+  const sealed = await sealedFile();
+  const held = new HeldFile(sealed);
+  const opened: number[] = [];
+  const asked: string[] = [];
+  const openOne = (block: number): number => {
+    if (left === 0) return openings.notAtHand;
+    left -= 1;
+    if (block === wrong) return openings.damaged;
+    opened.push(block);
+    return openings.opened;
+  };
+  const files: BlockMover["files"] = {
+    isAtHand: (fd, at, bytes) => asked.push(`${fd} ${at} ${bytes}`) > 0,
+    open: ({ fd, firstSegment, at }, blockIds) => {
+      expect([fd, at]).toEqual([7, sealed.file.placeOf(firstSegment).at]);
+      return Uint8Array.from(blockIds, (_, index) => openOne(firstSegment - 1 + index));
+    },
+  };
+  const parts: BlockMover = { ...mover, unpack: (_, packed) => void opened.push(packed[0] - 1), files };
+  const { open } = held.system;
+  const system: FileSystem = { ...held.system, open: async (path, flags) => ({ ...(await open(path, flags)), fd: 7 }) };
+  const opening = ObjectReader.open(system, "", sealed.file.object, { shape, mover: parts }, new ReadBuffers());
+  return { held, opened, asked, parts, bytes: sealed.bytes.length, reader: await opening };
+}
+
+const ids = (count: number): BlockId[] => Array.from({ length: count }, (_, index) => index as BlockId);
+
+test("of a file that the system has in memory only the beginning is read here", async () => {
+  const { held, opened, asked, parts, bytes, reader } = await openAtHand(blockCount);
+  await reader.tokens(atOnce);
+  for (let index = 0; index < blockCount; index++) {
+    const { count, place } = await reader.blocks(index, blockCount - index, parts, atOnce);
+    expect([count, place(ids(count))]).toEqual([1, { filled: 1 }]);
+  }
+  expect([asked, opened, held.log]).toEqual([[`7 0 ${bytes}`], [0, 1, 2, 3], ["read -1"]]);
+  await reader.close();
+});
+
+test("what has left the system's memory meanwhile is read as any file is", async () => {
+  const { held, opened, parts, reader } = await openAtHand(1);
+  await reader.tokens(atOnce);
+  const places: Placed[] = [];
+  for (let index = 0; index < blockCount; ) {
+    const { count, place } = await reader.blocks(index, blockCount - index, parts, atOnce);
+    places.push(place(ids(count)));
+    index += places.at(-1)?.filled ?? 0;
+  }
+  expect(places).toEqual([{ filled: 1 }, { filled: 0, end: "later" }, { filled: 1 }, { filled: 1 }, { filled: 1 }]);
+  expect([opened, held.log]).toEqual([
+    [0, 1, 2, 3],
+    ["read -1", "read 1", "read 2", "read 3"],
+  ]);
+  await reader.close();
+});
+
+test("a damaged block of a file in memory is told from one that is not at hand", async () => {
+  const { parts, reader } = await openAtHand(blockCount, 0);
+  await reader.tokens(atOnce);
+  const { place } = await reader.blocks(0, 1, parts, atOnce);
+  expect(place(ids(1))).toEqual({ filled: 0, end: "damaged" });
+  await reader.close();
 });

@@ -3,7 +3,7 @@
  * device; the engine owns which block holds what.
  */
 import type { Batch, TokenCopies } from "../contract/batch.ts";
-import type { SealedBlocks } from "../contract/kv-object.ts";
+import type { FileBlocks, SealedBlocks } from "../contract/kv-object.ts";
 import type { ModelCard } from "../contract/model-card.ts";
 import type { ChoiceCounts, ChoiceMode } from "../contract/sparse.ts";
 import type { BlockId } from "../contract/units.ts";
@@ -64,9 +64,19 @@ export interface BlockMover {
   unpack(blockId: BlockId, packed: Uint8Array): void;
   /**
    * Opens sealed blocks, each into a block that no step has, as `unpack` fills it. Undefined: they are opened elsewhere.
-   * @returns for each block 1 when it is what was sealed; otherwise 0, and the block is as it was
+   * @returns for each block one of `openings`; unless it was opened it is as it was
    */
   readonly open?: ((sealed: SealedBlocks, blockIds: Int32Array) => Uint8Array) | undefined;
+  /** Does the same with files that the system has in memory, without a copy in between. */
+  readonly files?: FileOpener | undefined;
+}
+
+/** Opens blocks of files that the system has in memory; it never waits for a disk. */
+export interface FileOpener {
+  /** Whether these bytes of the file are in memory, as far as a look at some of them says. */
+  isAtHand(fd: number, at: number, bytes: number): boolean;
+  /** As `BlockMover.open`. */
+  open(blocks: FileBlocks, blockIds: Int32Array): Uint8Array;
 }
 
 /** A block of the pool, and how many tokens of it hold something. */

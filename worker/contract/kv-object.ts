@@ -52,17 +52,32 @@ export interface KvObjectSizes {
   readonly fileBytes: number;
 }
 
-/** Blocks as an object's file has them, one after the other. */
-export interface SealedBlocks {
+/** Consecutive blocks as an object's file has them. */
+export interface SealedSegments {
   readonly key: Uint8Array;
   /** What is sealed with each, though it is not in it. */
   readonly header: Uint8Array;
-  /** A segment every `span` bytes. */
-  readonly sealed: Uint8Array;
+  /** There is a segment every so many bytes. */
   readonly span: number;
   /** The number of the first segment in the file. */
   readonly firstSegment: number;
 }
+
+/** Segments in memory. */
+export interface SealedBlocks extends SealedSegments {
+  readonly sealed: Uint8Array;
+}
+
+/** Segments in a file that is open. */
+export interface FileBlocks extends SealedSegments {
+  /** By which the system knows the file. */
+  readonly fd: number;
+  /** Where the first segment begins, in bytes. */
+  readonly at: number;
+}
+
+/** What came of opening a block. One in a file is not at hand when a disk would have to be waited for. */
+export const openings = { damaged: 0, opened: 1, notAtHand: 2 } as const;
 
 const spanOf = (bytes: number): number => Math.ceil((bytes + tagBytes) / pageBytes) * pageBytes;
 

@@ -1,7 +1,7 @@
 /** One model's KV memory in native code, and attention over it. kernels/abi.h describes the layout. */
 import type { Pointer } from "bun:ffi";
 import type { Batch, Choices, TokenCopies } from "../contract/batch.ts";
-import { dataKeyBytes, type SealedBlocks } from "../contract/kv-object.ts";
+import type { FileBlocks, SealedBlocks } from "../contract/kv-object.ts";
 import { mx8Group } from "../contract/units.ts";
 import { ChoiceSeats, type SeatOptions } from "./choices.ts";
 import {
@@ -14,6 +14,7 @@ import {
   viewMemory,
 } from "./library.ts";
 import type { HeadNorms } from "./matrix.ts";
+import { isFileAtHand, openBlocks, openFileBlocks } from "./sealed-blocks.ts";
 import { type Operation, Sequence } from "./sequence.ts";
 
 export interface RopeOptions {
@@ -310,34 +311,18 @@ export class KvPool {
     return this.#library.symbols.spg_pool_opens_blocks(this.#open()) === 1;
   }
 
-  /**
-   * Opens sealed blocks into blocks of the pool that no step reads, on all threads. What is not as it was sealed leaves
-   * its block as it was.
-   * @returns for each block 1 when it was opened, otherwise 0
-   */
-  openBlocks({ key, header, sealed, span, firstSegment }: SealedBlocks, blockIds: Int32Array): Uint8Array {
-    const count = blockIds.length;
-    assertInteger("span", span, 1, maxInt32);
-    assertInteger("firstSegment", firstSegment, 0, maxInt32 - count);
-    assertLength("blockIds", blockIds, 1);
-    assertLength("key", key, dataKeyBytes);
-    assertLength("header", header, 1);
-    assertLength("sealed", sealed, count * span);
-    const opened = new Uint8Array(count);
-    const status = this.#library.symbols.spg_pool_open_blocks(
-      this.#open(),
-      key,
-      header,
-      header.length,
-      sealed,
-      span,
-      firstSegment,
-      blockIds,
-      count,
-      opened,
-    );
-    this.#library.check("openBlocks", status);
-    return opened;
+  /** See openBlocks in sealed-blocks.ts. */
+  openBlocks(blocks: SealedBlocks, blockIds: Int32Array): Uint8Array {
+    return openBlocks(this.#library, this.#open(), blocks, blockIds);
+  }
+
+  /** See openFileBlocks there. */
+  openFileBlocks(blocks: FileBlocks, blockIds: Int32Array): Uint8Array {
+    return openFileBlocks(this.#library, this.#open(), blocks, blockIds);
+  }
+
+  isFileAtHand(fd: number, at: number, bytes: number): boolean {
+    return isFileAtHand(this.#library, fd, at, bytes);
   }
 
   close(): void {

@@ -36,6 +36,11 @@ const symbols = {
     args: ["ptr", "ptr", "ptr", "i32", "ptr", "i64", "i32", "ptr", "i32", "ptr"],
     returns: "i32",
   },
+  spg_pool_open_file_blocks: {
+    args: ["ptr", "ptr", "ptr", "i32", "i32", "i64", "i64", "i32", "ptr", "i32", "ptr"],
+    returns: "i32",
+  },
+  spg_file_at_hand: { args: ["i32", "i64", "i64"], returns: "i32" },
   spg_sparse_open: { args: ["ptr", "i32", "i32", "i32"], returns: "i32" },
   spg_shadow_bytes: { args: ["ptr"], returns: "i64" },
   spg_shadow_data: { args: ["ptr", "i32", "i32"], returns: "ptr" },

@@ -6,6 +6,8 @@ import { Damaged } from "./object-file.ts";
 
 /** An open file, or a folder that was opened to be synced. */
 export interface OpenFile {
+  /** By which the system knows it; absent: it is no file of the system's. */
+  readonly fd?: number;
   /** May write less than it was given. */
   write(bytes: Uint8Array, at?: number, length?: number): Promise<{ readonly bytesWritten: number }>;
   /** May read less than it was asked for; nothing: the file ends there. */

@@ -8,7 +8,7 @@ import type { KvOwner } from "../contract/owners.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import { contentOf } from "./keeps.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
-import { damagedBlock, type ObjectReader, type ReadBlocks } from "./object-reader.ts";
+import { damagedBlock, type ObjectReader, type Placed, type ReadBlocks } from "./object-reader.ts";
 
 export interface FillingParts {
   readonly object: KvObject;
@@ -27,6 +27,8 @@ export interface Loaded {
   readonly bytes: number;
   readonly isWhole: boolean;
 }
+
+const nothing: Placed = { filled: 0 };
 
 export class Filling {
   readonly #parts: FillingParts;
@@ -54,11 +56,10 @@ export class Filling {
         index += 1;
         continue;
       }
-      const blocks = await reader.blocks(index, count - index, mover, turn);
-      const placed = this.#place(index, blocks);
+      const { placed, isStuck } = this.#place(index, await reader.blocks(index, count - index, mover, turn));
       bytes += placed * shape.blocks.bytes;
       index += placed;
-      if (placed < blocks.count && !(index < count && this.#isThere(index))) return { bytes, isWhole: false };
+      if (isStuck) return { bytes, isWhole: false };
     }
     return { bytes, isWhole: true };
   }
@@ -74,10 +75,11 @@ export class Filling {
 
   /**
    * Takes blocks for those that were read, fills, stores and releases them. Nothing else runs meanwhile.
-   * @returns how many, until one that is there already, or until no block may be taken
+   * @returns how many, until one that is there already or is not at hand any more; or until no block may be taken, and it
+   *   is stuck
    * @throws Damaged
    */
-  #place(first: number, { count, place }: ReadBlocks): number {
+  #place(first: number, { count, place }: ReadBlocks): { readonly placed: number; readonly isStuck: boolean } {
     const { cache, object, owner, mayTake, brought } = this.#parts;
     const before = (index: number): BlockKey => (index === 0 ? object.previousKey : this.#keys[index - 1]);
     const blockIds: BlockId[] = [];
@@ -89,7 +91,7 @@ export class Filling {
     // Taking blocks may have evicted what these are chained from.
     const isChained = before(first) === object.rootKey || cache.has(before(first));
     const isWanted = isChained && blockIds.length > 0;
-    const filled = isWanted ? place(blockIds) : 0;
+    const { filled, end } = isWanted ? place(blockIds) : nothing;
     for (const [offset, blockId] of blockIds.slice(0, filled).entries()) {
       const index = first + offset;
       const isStored = cache.store(blockId, this.#keys[index], before(index), this.#contentOf(index), this.#derivation);
@@ -100,7 +102,8 @@ export class Filling {
       cache.release(blockId);
       if (offset < filled) brought(this.#keys[first + offset], blockId);
     }
-    if (isWanted && filled < blockIds.length) throw damagedBlock(first + filled);
-    return filled;
+    if (end === "damaged") throw damagedBlock(first + filled);
+    const isStuck = end === undefined && filled < count && !this.#isThere(first + filled);
+    return { placed: filled, isStuck };
   }
 }

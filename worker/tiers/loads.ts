@@ -292,11 +292,11 @@ export class Loads {
 
   /** Reads the files that come next while one is opened. */
   #readAhead(): void {
-    const { shape, files = systemFiles } = this.#options;
+    const { files = systemFiles } = this.#options;
     while (this.#ahead.length === 0 || (this.#ahead.length < mostAhead && this.#bytesAhead < mostBytesAhead)) {
       const load = this.#queue.take() ?? this.#nextUnasked();
       if (load === undefined) return;
-      const reader = ObjectReader.open(files, this.#folder, load.object, shape, this.#buffers);
+      const reader = ObjectReader.open(files, this.#folder, load.object, this.#options, this.#buffers);
       // Its failure is seen when its turn comes.
       reader.catch(() => undefined);
       this.#ahead.push({ load, reader });

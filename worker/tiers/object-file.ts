@@ -15,11 +15,13 @@ import { type CipherGCM, createCipheriv, createDecipheriv, type DecipherGCM } fr
 import type { BlockFormat } from "../backend/backend.ts";
 import {
   dataKeyBytes,
+  type FileBlocks,
   type KvObject,
   kvObjectSizes,
   kvObjectVersion,
   pageBytes,
   type SealedBlocks,
+  type SealedSegments,
   tagBytes,
 } from "../contract/kv-object.ts";
 
@@ -110,7 +112,12 @@ export class ObjectFile {
 
   /** Segments of blocks from `firstSegment` on, which lie in `sealed`, for whoever opens them. */
   sealedBlocks(firstSegment: number, sealed: Uint8Array): SealedBlocks {
-    return { key: this.object.dataKey, header: this.#header, sealed, span: this.sizes.blockSpan, firstSegment };
+    return { ...this.#segments(firstSegment), sealed };
+  }
+
+  /** The same where they lie in the open file. */
+  fileBlocks(firstSegment: number, fd: number): FileBlocks {
+    return { ...this.#segments(firstSegment), fd, at: this.placeOf(firstSegment).at };
   }
 
   /** Seals a segment into `out`, which takes the segment's whole span. */
@@ -149,6 +156,10 @@ export class ObjectFile {
     }
     // The padding is no part of what is sealed, and is held to zeros so that a file has one form.
     return zeros.subarray(0, span - bytes - tagBytes).equals(sealed.subarray(bytes + tagBytes));
+  }
+
+  #segments(firstSegment: number): SealedSegments {
+    return { key: this.object.dataKey, header: this.#header, span: this.sizes.blockSpan, firstSegment };
   }
 
   #makeHeader(): Uint8Array {

@@ -1,12 +1,12 @@
 /**
  * Reads an object's file: a beginning of some blocks at once, the rest in pieces, each while the one before is opened.
- * Where the pool's processor
- * opens sealed blocks itself it opens some at a time, straight into the pool, when their places are known; elsewhere one
- * is opened here.
+ * Where the pool's processor opens sealed blocks itself it opens some at a time, straight into the pool, when their places
+ * are known; elsewhere one is opened here. A file that the system has in memory such a processor reads too, each block by
+ * the thread that opens it, in its own cache, without a copy in memory of ours.
  */
 import { join } from "node:path";
-import type { BlockMover } from "../backend/backend.ts";
-import { type KvObject, pageBytes } from "../contract/kv-object.ts";
+import type { BlockMover, FileOpener } from "../backend/backend.ts";
+import { type KvObject, openings, pageBytes } from "../contract/kv-object.ts";
 import type { BlockId } from "../contract/units.ts";
 import { type FileSystem, type OpenFile, readAt } from "./file-system.ts";
 import { Damaged, ObjectFile, type ObjectShape, type Turn } from "./object-file.ts";
@@ -39,11 +39,17 @@ export class ReadBuffers {
   }
 }
 
+/** How many blocks were filled, and why not all of them; "later": the next call for blocks reads them otherwise. */
+export interface Placed {
+  readonly filled: number;
+  readonly end?: "damaged" | "later";
+}
+
 /** Consecutive blocks of a file, to be put into the pool at once or never. */
 export interface ReadBlocks {
   readonly count: number;
-  /** Fills these blocks, which no step has. @returns how many, until one that is not what was written */
-  place(blockIds: readonly BlockId[]): number;
+  /** Fills these blocks, which no step has. */
+  place(blockIds: readonly BlockId[]): Placed;
 }
 
 /** Sealed blocks [from, until) in memory. */
@@ -66,12 +72,15 @@ export class ObjectReader {
   /** What nothing is read into or opened from. */
   #spare: Uint8Array | undefined;
   #plain: Uint8Array | undefined;
+  /** Opens blocks in the file, while the system has it in memory. */
+  #atHand: AtHand | undefined;
 
-  private constructor(file: ObjectFile, handle: OpenFile, buffers: ReadBuffers, piece: Piece) {
+  private constructor({ file, handle, buffers, piece, atHand }: ReaderParts) {
     this.file = file;
     this.#handle = handle;
     this.#buffers = buffers;
     this.#piece = piece;
+    this.#atHand = atHand;
   }
 
   /** Opens the file and reads what of it fits. @throws Damaged, or what the system says */
@@ -79,19 +88,26 @@ export class ObjectReader {
     files: FileSystem,
     folder: string,
     object: KvObject,
-    shape: ObjectShape,
+    { shape, mover }: { readonly shape: ObjectShape; readonly mover: Pick<BlockMover, "files"> },
     buffers: ReadBuffers,
   ): Promise<ObjectReader> {
     const file = new ObjectFile(object, shape);
     const { fileBytes, headSpan, blockSpan, blockCount } = file.sizes;
     const handle = await files.open(join(folder, object.id), "r");
     try {
-      const blocks = Math.min(blockCount, blocksAtOnce(blockSpan));
+      const atHand = atHandOf(handle, fileBytes, mover);
+      const blocks = atHand ? 0 : Math.min(blockCount, blocksAtOnce(blockSpan));
       const bytes = pageBytes + headSpan + blocks * blockSpan;
       const buffer = buffers.take(bytes);
       const [{ size }] = await Promise.all([handle.stat(), readAt(handle, 0, buffer.subarray(0, bytes))]);
       if (size !== fileBytes) throw new Damaged("the file has another size");
-      return new ObjectReader(file, handle, buffers, { from: 0, until: blocks, buffer, sealed: buffer });
+      return new ObjectReader({
+        file,
+        handle,
+        buffers,
+        atHand,
+        piece: { from: 0, until: blocks, buffer, sealed: buffer },
+      });
     } catch (error) {
       await handle.close();
       throw error;
@@ -105,7 +121,7 @@ export class ObjectReader {
     if (!this.file.isFirstPage(buffer.subarray(0, pageBytes))) {
       throw new Damaged("the header is another object's");
     }
-    this.#readAhead(until);
+    if (this.#atHand === undefined) this.#readAhead(until);
     const sealed = buffer.subarray(pageBytes, pageBytes + headSpan);
     this.#piece = { ...this.#piece, sealed: buffer.subarray(pageBytes + headSpan) };
     const head = new Uint8Array(headBytes);
@@ -122,11 +138,17 @@ export class ObjectReader {
   async blocks(index: number, most: number, mover: BlockMover, turn: Turn): Promise<ReadBlocks> {
     const { blockSpan } = this.file.sizes;
     const { bytes } = mover.format;
+    const atOnce = Math.min(most, Math.max(1, Math.floor(openBytes / bytes)));
+    const atHand = this.#atHand;
+    if (atHand !== undefined) {
+      await turn(atOnce * bytes);
+      return { count: atOnce, place: (blockIds) => this.#openAtHand(index, blockIds, atHand) };
+    }
     const { from, until, sealed } = await this.#pieceOf(index);
     const at = (index - from) * blockSpan;
     const { open } = mover;
     if (open !== undefined) {
-      const count = Math.min(most, until - index, Math.max(1, Math.floor(openBytes / bytes)));
+      const count = Math.min(atOnce, until - index);
       await turn(count * bytes);
       return { count, place: (blockIds) => this.#openInto(index, sealed.subarray(at), blockIds, open) };
     }
@@ -134,9 +156,9 @@ export class ObjectReader {
     const plain = this.#plain;
     const isWhole = await this.file.open(index + 1, sealed.subarray(at, at + blockSpan), plain, turn);
     if (!isWhole) throw damagedBlock(index);
-    const place = ([blockId]: readonly BlockId[]): number => {
+    const place = ([blockId]: readonly BlockId[]): Placed => {
       mover.unpack(blockId, plain);
-      return 1;
+      return { filled: 1 };
     };
     return { count: 1, place };
   }
@@ -155,6 +177,7 @@ export class ObjectReader {
     while (index >= this.#piece.until) {
       const next = await (this.#next ?? this.#readPiece(index));
       this.#next = undefined;
+      if (this.#spare !== undefined) this.#buffers.give(this.#spare);
       this.#spare = this.#piece.buffer;
       this.#piece = next;
       // Blocks that are there already are passed over.
@@ -175,11 +198,19 @@ export class ObjectReader {
     const { blockCount, blockSpan } = this.file.sizes;
     const until = Math.min(from + blocksAtOnce(blockSpan), blockCount);
     const bytes = (until - from) * blockSpan;
-    const buffer = this.#spare ?? this.#buffers.take(bytes);
-    this.#spare = undefined;
+    const buffer = this.#takeBuffer(bytes);
     const sealed = buffer.subarray(0, bytes);
     await readAt(this.#handle, this.file.placeOf(from + 1).at, sealed);
     return { from, until, buffer, sealed };
+  }
+
+  /** At least so many bytes. */
+  #takeBuffer(bytes: number): Uint8Array {
+    const spare = this.#spare;
+    // That of a file's beginning alone is small.
+    if (spare === undefined || spare.byteLength < bytes) return this.#buffers.take(bytes);
+    this.#spare = undefined;
+    return spare;
   }
 
   #openInto(
@@ -187,12 +218,46 @@ export class ObjectReader {
     from: Uint8Array,
     blockIds: readonly BlockId[],
     open: NonNullable<BlockMover["open"]>,
-  ): number {
+  ): Placed {
     const sealed = from.subarray(0, blockIds.length * this.file.sizes.blockSpan);
-    const opened = open(this.file.sealedBlocks(index + 1, sealed), Int32Array.from(blockIds));
-    const damaged = opened.indexOf(0);
-    return damaged < 0 ? blockIds.length : damaged;
+    return placedOf(open(this.file.sealedBlocks(index + 1, sealed), Int32Array.from(blockIds)));
   }
+
+  #openAtHand(index: number, blockIds: readonly BlockId[], { fd, opener }: AtHand): Placed {
+    const placed = placedOf(opener.open(this.file.fileBlocks(index + 1, fd), Int32Array.from(blockIds)));
+    // From here on it is read as a file that is not in memory.
+    if (placed.end === "later") this.#atHand = undefined;
+    return placed;
+  }
+}
+
+/** A file that the system has in memory, and who opens blocks there. */
+interface AtHand {
+  readonly fd: number;
+  readonly opener: FileOpener;
+}
+
+interface ReaderParts {
+  readonly file: ObjectFile;
+  readonly handle: OpenFile;
+  readonly buffers: ReadBuffers;
+  readonly piece: Piece;
+  readonly atHand: AtHand | undefined;
+}
+
+function atHandOf(
+  { fd }: OpenFile,
+  fileBytes: number,
+  { files: opener }: Pick<BlockMover, "files">,
+): AtHand | undefined {
+  return fd !== undefined && opener?.isAtHand(fd, 0, fileBytes) ? { fd, opener } : undefined;
+}
+
+/** Blocks that follow one that was not opened are not used, though they may have been opened. */
+function placedOf(opened: Uint8Array): Placed {
+  const filled = opened.findIndex((each) => each !== openings.opened);
+  if (filled < 0) return { filled: opened.length };
+  return { filled, end: opened[filled] === openings.damaged ? "damaged" : "later" };
 }
 
 export const damagedBlock = (index: number): Damaged => new Damaged(`segment ${index + 1} is not what was written`);

@@ -15,6 +15,7 @@ const codecs = { float16: 0, float32: 0, mx8: 1 } as const;
 export class CpuBlockMover implements BlockMover {
   readonly format: BlockFormat;
   readonly open: BlockMover["open"];
+  readonly files: BlockMover["files"];
   readonly #pool: KvPool;
   readonly #layerBytes: number;
 
@@ -23,7 +24,13 @@ export class CpuBlockMover implements BlockMover {
     const { layerCount: layers, kvHeads, headDim, kvType, blockTokens } = pool.options;
     this.#pool = pool;
     this.#layerBytes = pool.kvBytesPerBlock / layers;
-    this.open = pool.opensBlocks ? (sealed, blockIds) => pool.openBlocks(sealed, blockIds) : undefined;
+    if (pool.opensBlocks) {
+      this.open = (sealed, blockIds) => pool.openBlocks(sealed, blockIds);
+      this.files = {
+        isAtHand: (fd, at, bytes) => pool.isFileAtHand(fd, at, bytes),
+        open: (blocks, blockIds) => pool.openFileBlocks(blocks, blockIds),
+      };
+    }
     const [element, codec] = [elements[kvType], codecs[kvType]];
     const name = `cpu/${isa}/${kvType}/${layers}x${kvHeads}x${headDim}x${blockTokens}`;
     this.format = { name, bytes: pool.kvBytesPerBlock, layers, kvHeads, headDim, layout, element, codec };
