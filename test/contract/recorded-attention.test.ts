@@ -138,19 +138,19 @@ async function recordedSteps({ seed, pipelined, positions, blockCount }: Mode): 
 test.each([
   [
     { seed: 1, pipelined: false, positions: "deferred", blockCount: 64 },
-    "810 694ea4f9db880e8a64d898525ef3f4dd preemptions 31, found 372, evicted 624",
+    "921 b33eacfdcc63ef89abafda878d4f07f4 preemptions 29, found 329, evicted 563",
   ],
   [
     { seed: 2, pipelined: false, positions: "deferred", blockCount: 22 },
-    "939 a752d9f49cd98f858b74ff2c0a9b892f preemptions 26, found 191, evicted 518",
+    "971 ff3e86b1ec33922abaa72206263f4f4b preemptions 22, found 198, evicted 512",
   ],
   [
     { seed: 3, pipelined: true, positions: "deferred", blockCount: 40 },
-    "780 be2e644dcbb84b8a4dd08992aaf352c3 preemptions 29, found 285, evicted 465",
+    "876 4a923278cd73441fb20b10f41710fd97 preemptions 38, found 281, evicted 431",
   ],
   [
     { seed: 4, pipelined: false, positions: "relocate", blockCount: 40 },
-    "757 68643fa5a38e91e47e0abd42ee26b1d0 preemptions 28, found 372, evicted 477",
+    "765 7b7eb19400f548c1adf3064d5e7c035b preemptions 34, found 385, evicted 449",
   ],
 ] satisfies [Mode, string][])("steps of made requests, %o", async (mode, expected) => {
   expect(await recordedSteps(mode)).toBe(expected);

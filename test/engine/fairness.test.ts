@@ -182,11 +182,24 @@ describe("a stream beside another tenant's long prompt", () => {
   test("has steps of its own between those with rows of the prompt, which get half of what there is", async () => {
     const world = new SharedWorld();
     await streaming(world);
-    for (let step = 0; step < 6; step++) await world.step();
-    // A step with 8 of 16 rows is followed by three of the stream's alone.
-    expect(world.steps).toEqual([[1], [1], [1], [1, 8], [1], [1]]);
+    for (let step = 0; step < 7; step++) await world.step();
+    // A step with 8 of 16 rows is followed by five of the stream's alone.
+    expect(world.steps).toEqual([[1], [1], [1], [1], [1], [1, 8], [1]]);
     await world.settle();
     expect(world.finishedOf("A").usage.completionTokens).toBe(1);
+  });
+
+  test("stands in no step of a short answer that comes behind its rows, and goes on after it", async () => {
+    const world = new SharedWorld();
+    world.ask(light, "x", 5, 1);
+    await world.step();
+    world.ask(busy, "A", 400, 1);
+    for (let step = 0; step < 3; step++) await world.step();
+    world.steps.length = 0;
+    world.ask(light, "y", 5, 8);
+    for (let step = 0; step < 9; step++) await world.step();
+    expect(world.steps).toEqual([[5], [1], [1], [1], [1], [1], [1], [1], [16]]);
+    expect(world.tokensOf("y")).toHaveLength(8);
   });
 
   test("of its own tenant's shares every step", async () => {
