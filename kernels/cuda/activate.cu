@@ -1,21 +1,13 @@
 /*
  * The gated activation of the MLP.
  *
- *   gateUp [rows][2 * ffn] bf16, a row holding gate [ffn] and up [ffn]; out [rows][ffn] bf16 = f(gate) * up in float32
- *   activation 0: f(x) = x / (1 + exp(-x)), which is SiLU
- *              1: f(x) = x / (1 + exp(-1.5957691 * (x + 0.044715 * x^3))), which is GELU as tanh approximates it
- *   ffn a multiple of 8
+ *   gateUp [rows][2 * ffn] bf16, a row holding gate [ffn] and up [ffn]; out [rows][ffn] bf16, computed in float32 by the
+ *   activation of this number (activation.cuh); ffn a multiple of 8
  *
  * Grid: (ceil(ffn / 8 / 256), rows). Bytes: 6 a value. Oracle: test/backend/cuda/emulated-kernels.ts.
  */
+#include "activation.cuh"
 #include "common.cuh"
-
-constexpr int kGelu = 1;
-
-__device__ __forceinline__ float activated(float x, int activation) {
-  const float exponent = activation == kGelu ? 1.5957691216f * (x + 0.044715f * x * x * x) : x;
-  return x / (1.0f + __expf(-exponent));
-}
 
 extern "C" __global__ void __launch_bounds__(256)
 activate(const bf16 *gateUp, const int *rowCount, int ffn, int activation, bf16 *__restrict__ out) {
@@ -29,6 +21,6 @@ activate(const bf16 *gateUp, const int *rowCount, int ffn, int activation, bf16 
   unpack8(from[vector], gate);
   unpack8(from[ffn / 8 + vector], up);
 #pragma unroll
-  for (int i = 0; i < 8; i++) up[i] *= activated(gate[i], activation);
+  for (int i = 0; i < 8; i++) up[i] = gated(gate[i], up[i], activation);
   reinterpret_cast<uint4 *>(out + row * ffn)[vector] = pack8(up);
 }

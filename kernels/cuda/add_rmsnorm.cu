@@ -1,8 +1,9 @@
 /*
  * Adds a sublayer's output to the residual stream and makes the next sublayer's input, in one pass.
  *
- *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null, deltaBias, deltaNorm [hidden] bf16 or null
- *   d = delta + deltaBias; with deltaNorm RMSNorm of it: d / sqrt(mean(d^2) + epsilon) * (deltaNorm + normOffset)
+ *   residual [rows][hidden] float32, delta [rows][deltaCount][hidden] bf16 or null, deltaBias, deltaNorm [hidden] bf16 or
+ *   null, deltaFactors [rows][deltaCount] float32 or null, where deltaCount is 1
+ *   d = delta + deltaBias, or of a row's deltas, what its experts give, the sum of factor * delta, in their order; with deltaNorm RMSNorm of it: d / sqrt(mean(d^2) + epsilon) * (deltaNorm + normOffset)
  *   residual += d * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
  *   out = residual / sqrt(mean(residual^2) + epsilon) * (weight + normOffset)        bf16 [rows][hidden]
  *   weight [hidden] bf16; null: out = residual. normOffset: 1 where a model stores a norm's weights less one, else 0
@@ -23,14 +24,30 @@ __device__ __forceinline__ void load_residual(const float *residual, int vector,
 
 struct Delta {
   const bf16 *values, *bias;
+  const float *factors;
+  int count, hidden;
 
   __device__ __forceinline__ void load(int vector, float (&d)[8]) const {
+    if (factors) return load_sum(vector, d);
     unpack8(reinterpret_cast<const uint4 *>(values)[vector], d);
     if (!bias) return;
     float b[8];
     unpack8(reinterpret_cast<const uint4 *>(bias)[vector], b);
 #pragma unroll
     for (int i = 0; i < 8; i++) d[i] += b[i];
+  }
+
+  __device__ __forceinline__ void load_sum(int vector, float (&d)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; i++) d[i] = 0;
+#pragma unroll 4
+    for (int j = 0; j < count; j++) {
+      float x[8];
+      unpack8(reinterpret_cast<const uint4 *>(values + size_t(j) * hidden)[vector], x);
+      const float factor = factors[j];
+#pragma unroll
+      for (int i = 0; i < 8; i++) d[i] = fmaf(factor, x[i], d[i]);
+    }
   }
 };
 
@@ -55,8 +72,8 @@ __device__ __forceinline__ float delta_factor(const Delta &delta, float epsilon,
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const bf16 *__restrict__ deltaBias,
-            const bf16 *__restrict__ deltaNorm, float scale, const bf16 *__restrict__ weight, float normOffset,
+add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const float *deltaFactors, int deltaCount,
+            const bf16 *__restrict__ deltaBias, const bf16 *__restrict__ deltaNorm, float scale, const bf16 *__restrict__ weight, float normOffset,
             float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
   __shared__ float scratch[32];
   let_next_begin();
@@ -65,7 +82,8 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const bf16 *_
   if (row >= *rowCount) return;
   const int vectors = hidden / 8;
   residual += row * hidden;
-  const Delta delta = {deltaValues + row * hidden, deltaBias};
+  const Delta delta = {deltaValues + row * deltaCount * hidden, deltaBias,
+                       deltaFactors ? deltaFactors + row * deltaCount : nullptr, deltaCount, hidden};
   const float deltaFactor = deltaValues && deltaNorm ? delta_factor(delta, epsilon, hidden, scratch) : 1.0f;
   float x[kVectors][8];
   float squares = 0;

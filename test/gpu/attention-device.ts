@@ -24,7 +24,7 @@ import { copyOnDevice, millisecondsBetween } from "./driver-calls.ts";
 /** PLAN_PARAMETERS of kernels/cuda/attention/attention_plan.cuh. */
 const planSignature = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
-  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
 export type PlanKernelName = SmallKernelName | LargeKernelName;
@@ -211,6 +211,7 @@ export class AttentionDevice {
       buffers.partialOut,
       buffers.partialSums,
       buffers.arrivals,
+      null,
     ];
     const packed = kernel.pack(...values);
     const shape = { grid: [size.grid], block: [size.threads ?? 128], sharedBytes: size.sharedBytes } as const;

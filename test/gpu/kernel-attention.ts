@@ -25,6 +25,8 @@ export interface AttentionCase {
   readonly multiprocessorCount: number;
   /** Of layers that slide. */
   readonly windowTokens?: number;
+  /** Whether heads have sinks. */
+  readonly hasSinks?: boolean;
   /** For which the device's kernels are compiled. */
   readonly scoreCap?: number | undefined;
 }
@@ -134,7 +136,7 @@ export async function checkAttention(
     packing: true,
     maxPartialRows: 4_096,
   });
-  const { windowTokens, scoreCap } = shape;
+  const { windowTokens, scoreCap, hasSinks } = shape;
   const cut = windowTokens && new WindowCutter({ windowTokens, blockTokens, fewRows: planner.fewRows }).cut(batch);
   const plan = planner.plan(cut || batch);
   const twin = new KernelTwin(device, 48 << 20, headDim);
@@ -148,6 +150,13 @@ export async function checkAttention(
   const partialOut = twin.space("partial results", plan.partialCount * queryHeads * headDim * 4 + 4);
   const partialSums = twin.space("partial sums", plan.partialCount * queryHeads * 4 + 4);
   const arrivals = twin.put("arrivals", new Int32Array(rowCount * queryHeads));
+  // Some heads give their sink nearly all of what they see, some nearly nothing.
+  const sinks = hasSinks
+    ? twin.putBfloat16(
+        "sinks",
+        random.normals(queryHeads).map((x) => 4 * x),
+      )
+    : null;
   const lists = [batch.positions, plan.rows, plan.slices, plan.offsets, batch.blockIds, plan.merges];
   const [positions, rows, slices, offsets, blockIds, merges] = lists.map((list) => twin.put("list", list));
   const kernels = [
@@ -169,7 +178,7 @@ export async function checkAttention(
     const inputs = [qkv, pool, rotations, positions, rows, items, slices, offsets, blockIds, merges, count];
     const numbers = [queryHeads, kvHeads, rotaryDim, blockTokens, scale];
     device.allowSharedBytes(name, size.sharedBytes ?? 0);
-    twin.launch(name, [...inputs, ...numbers, out, partialOut, partialSums, arrivals], size);
+    twin.launch(name, [...inputs, ...numbers, out, partialOut, partialSums, arrivals, sinks], size);
   }
   const words = await twin.compare([
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: attentionError },

@@ -30,7 +30,8 @@ export async function timeRows(timer: KernelTimer, random: Random): Promise<void
   );
   for (const rows of [64, maxRows]) {
     const count = putInts(device, Int32Array.of(rows));
-    const norm = device.prepare("add_rmsnorm", residual, delta, null, null, 1, weight, 0, 1e-6, count, hidden, out);
+    const rest = [null, 1, null, null, 1, weight, 0, 1e-6, count, hidden, out] as const;
+    const norm = device.prepare("add_rmsnorm", residual, delta, ...rest);
     await timer.time(`add_rmsnorm ${rows}`, { bytes: rows * hidden * 12, flop: 0 }, 20, () =>
       norm({ grid: [rows], blockThreads: hidden / 8 }),
     );

@@ -10,6 +10,8 @@ const [queryHeads, kvHeads, blockTokens, epsilon] = [6, 2, 16, 1e-5];
 
 /** One launch is larger than its count says: rows beyond it must stay as they are. */
 const [rowCount, gridRows] = [13, 16];
+/** Experts of a row. */
+const perRow = 6;
 
 export async function checkNorm(device: CudaDevice, random: Random, hidden: number): Promise<string> {
   const twin = new KernelTwin(device, twinBytes, 0);
@@ -21,20 +23,25 @@ export async function checkNorm(device: CudaDevice, random: Random, hidden: numb
   const alone = twin.space("out without delta", gridRows * hidden * 2);
   const sandwich = twin.space("out with norms on both sides", gridRows * hidden * 2);
   const plain = twin.space("out without norm", gridRows * hidden * 2);
+  const deltas = twin.putBfloat16("deltas of experts", random.normals(gridRows * perRow * hidden));
+  const factors = twin.put("their factors", random.normals(gridRows * perRow));
+  const experts = twin.space("out with experts", gridRows * hidden * 2);
   const count = twin.put("count", Int32Array.of(rowCount));
   twin.upload();
   const size = { grid: [gridRows], blockThreads: Math.min(1024, Math.ceil(hidden / 8 / 32) * 32) } as const;
   const rows = [epsilon, count, hidden] as const;
-  twin.launch("add_rmsnorm", [residual, delta, null, null, 0.22, weight, 0, ...rows, out], size);
-  twin.launch("add_rmsnorm", [residual, null, null, null, 1, weight, 0, ...rows, alone], size);
-  twin.launch("add_rmsnorm", [residual, delta, null, deltaNorm, 1, weight, 1, ...rows, sandwich], size);
-  twin.launch("add_rmsnorm", [residual, delta, bias, null, 1, null, 0, ...rows, plain], size);
+  twin.launch("add_rmsnorm", [residual, delta, null, 1, null, null, 0.22, weight, 0, ...rows, out], size);
+  twin.launch("add_rmsnorm", [residual, null, null, 1, null, null, 1, weight, 0, ...rows, alone], size);
+  twin.launch("add_rmsnorm", [residual, delta, null, 1, null, deltaNorm, 1, weight, 1, ...rows, sandwich], size);
+  twin.launch("add_rmsnorm", [residual, delta, null, 1, bias, null, 1, null, 0, ...rows, plain], size);
+  twin.launch("add_rmsnorm", [residual, deltas, factors, perRow, null, null, 1, weight, 0, ...rows, experts], size);
   return twin.compare([
     { buffer: residual, type: "float32", relative: float32Error, absolute: float32Error },
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
     { buffer: alone, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
     { buffer: sandwich, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
     { buffer: plain, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: experts, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
   ]);
 }
 

@@ -194,7 +194,7 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
       room.set(list);
       const [items, count] = [room, Int32Array.of(list.length / planItemWords)].map((ints) => putInts(device, ints));
       const heads = [queryHeads, kvHeads, headDim, blockTokens] as const;
-      const results = [out, partialOut, partialSums, arrivals] as const;
+      const results = [out, partialOut, partialSums, arrivals, null] as const;
       return (kv: DeviceBuffer) => {
         const inputs = [qkv, kv, rotations, positions, rows, items, slices, offsets, ids, merges, count] as const;
         return device.prepare(kernel, ...inputs, ...heads, scale, ...results);

@@ -1,11 +1,10 @@
 /**
  * Layers of other kinds than a Llama's, and weights in 8-bit floats, on the device:
- * `bun test/gpu/layers.ts [kernels|windows|bytes|speed|row]... [folder of NVIDIA's libraries]...`; writes $OUT/layers.json.
- *   kernels  heads of 256 dimensions, caps and windows against loops
+ * `bun test/gpu/layers.ts [kernels|windows|bytes|speed]... [folder of NVIDIA's libraries]...`; writes $OUT/layers.json.
+ *   kernels  heads of 256 dimensions, caps, sinks and windows against loops
  *   windows  a model of 128 dimensions a head whose layers slide, by the warpgroups' kernels and by the others
  *   bytes    products of weights in 8-bit floats against loops
  *   speed    the 8B shape in 8-bit floats and in bfloat16: decoding, prefill
- *   row      of these the decode step of one row, and what it computes against loops
  */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
@@ -38,7 +37,7 @@ async function checkKernels(): Promise<void> {
     const device = await openTestDevice(headDim, options, "bfloat16", scoreCap);
     for (const shape of attentionCases(headDim)) {
       for (const windowTokens of [undefined, 1, 24, 70]) {
-        const given = { ...shape, scoreCap, ...(windowTokens && { windowTokens }) };
+        const given = { ...shape, scoreCap, hasSinks: windowTokens !== 1, ...(windowTokens && { windowTokens }) };
         await report.check(`attention ${JSON.stringify(given)}`, () => checkAttention(device, random, given));
       }
     }
@@ -177,13 +176,5 @@ if (isWanted("windows")) {
 if (isWanted("bytes")) await checkBytes();
 for (const form of isWanted("speed") ? (["bfloat16", "blocks", "rows"] as const) : []) {
   await report.check(`speed of ${form}`, () => measureSpeed(form, [1, 4, 16, 64]));
-}
-if (options.parts.includes("row")) {
-  const device = await openTestDevice(128, options);
-  for (const shape of e4m3Shapes)
-    await report.check(`products of a row, ${shape}`, () => checkByteRows(device, random, shape));
-  device.close();
-  for (const form of ["blocks", "rows", "blocks", "rows"] as const)
-    await report.check(`a row of ${form}`, () => measureSpeed(form, [1]));
 }
 process.exitCode = await report.end(resultPath(options, "layers.json"));

@@ -13,7 +13,8 @@ import { isLong } from "../support/effort.ts";
 const folder = join(kernelsFolder, "cuda");
 const sources = [...new Bun.Glob("**/*.cu").scanSync(folder)].sort();
 /** Files include each other by name, whatever folder they stand in. */
-const includes = ["", "attention", "attention/wgmma", "products", "sparse"].map((name) => `-I${join(folder, name)}`);
+const folders = ["", "attention", "attention/wgmma", "experts", "products", "sparse"];
+const includes = folders.map((name) => `-I${join(folder, name)}`);
 const nvcc = Bun.which("nvcc");
 /** What is wrong in a source is found without optimizations too, in half the time. Older compilers cannot leave them out. */
 const fastOption = "--Ofast-compile";
@@ -26,9 +27,9 @@ const effortOptions = hasFastOption && !isLong ? [`${fastOption}=max`] : [];
  */
 function architecturesOf(source: string, headDim: number): readonly string[] {
   if (isLong) return ["80", "89", "90a"];
-  if (!source.startsWith("attention/")) return ["80"];
   // These are for Hopper alone; elsewhere they are empty, which the long form compiles too.
   if (source.includes("wgmma")) return ["90a"];
+  if (!source.startsWith("attention/")) return ["80"];
   return headDim === 128 ? ["80", "90a"] : ["80"];
 }
 

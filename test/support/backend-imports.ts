@@ -12,6 +12,7 @@ export const backendImports: Readonly<Record<string, readonly string[]>> = {
     "worker/backend/cuda",
   ],
   "worker/backend/cuda/weights": ["worker/model", "worker/backend/cuda/device"],
+  "worker/backend/cuda/products": ["worker/model", "worker/backend/cuda/device", "worker/backend/cuda/weights"],
   "worker/backend/cuda/device": ["worker/native/cuda"],
   "worker/backend/cuda/sparse": [
     "worker/contract",

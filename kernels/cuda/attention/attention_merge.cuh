@@ -73,6 +73,7 @@ __device__ __forceinline__ void merge_columns(const PlanArguments &a, const Plan
     }
 #pragma unroll
     for (int step = kHeads; step < 32; step *= 2) total += __shfl_xor_sync(kAllLanes, total, step);
+    total += sink_weight(a, head(lane % kHeads), top);
     const float inverse = total > 0 ? 1.0f / total : 0.0f;
 #pragma unroll
     for (int j = 0; j < kHeads; j++) {
@@ -121,7 +122,7 @@ __device__ __forceinline__ void merge_head_columns(const PlanArguments &a, const
       out.x += w * x[i].x, out.y += w * x[i].y, out.z += w * x[i].z, out.w += w * x[i].w;
     }
   }
-  total = warp_sum(total);
+  total = warp_sum(total) + sink_weight(a, head, top);
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
   if (ownColumn >= kHeadDim) return;
   *reinterpret_cast<uint2 *>(result_at(a, at.row, head) + column) =

@@ -22,6 +22,9 @@
  * its sum of weights. The unit that arrives last at a row's counter merges them and sets the counter to zero. Where all
  * units run at the same time, each merges its share (attention_merge.cuh).
  *
+ * SINKS. Where heads have sinks, a row's weights are divided by e^sink more than their sum. That is added once, for the
+ * whole of a row: to a result that no other item shares, and in a merge.
+ *
  * Compiled with HEAD_DIM, a multiple of 16 up to 256. Oracle: test/gpu/attention-oracle.ts.
  */
 #ifndef SPANGATE_ATTENTION_PLAN_CUH
@@ -89,6 +92,7 @@ struct PlanArguments {
   float *partialOut;  /* [partial rows][queryHeads][kHeadDim] */
   float *partialSums; /* [partial rows][queryHeads]: log2 of the sum of weights */
   int *arrivals;      /* [merges][kvHeads * headTiles]: zero between launches */
+  const bf16 *sinks;  /* [queryHeads], or null */
 };
 
 /* The parameters of all kernels that follow a plan, in this order. */
@@ -96,10 +100,11 @@ struct PlanArguments {
   const bf16 *qkv, const bf16 *pool, const float2 *rotations, const int *positions, const PlanRow *rows,          \
       const PlanItem *items, const PlanSlice *slices, const int *offsets, const int *blockIds,                \
       const PlanMerge *merges, const int *itemCount, int queryHeads, int kvHeads, int rotaryDim,              \
-      int blockTokens, float scaleLog2, bf16 *out, float *partialOut, float *partialSums, int *arrivals
+      int blockTokens, float scaleLog2, bf16 *out, float *partialOut, float *partialSums, int *arrivals, \
+      const bf16 *sinks
 #define PLAN_ARGUMENTS                                                                                        \
   {qkv,     pool,       rotations,   positions, rows,        items,     slices, offsets,    blockIds,    merges,  \
-   itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,    partialOut, partialSums, arrivals}
+   itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,    partialOut, partialSums, arrivals, sinks}
 
 /* Makes a launch with too little shared memory a fault instead of a wrong result. */
 __device__ __forceinline__ void require_shared_memory(int byteCount) {
@@ -226,6 +231,19 @@ __device__ __forceinline__ void write_result(const PlanArguments &a, int row, in
   } else {
     *reinterpret_cast<float2 *>(partial_at(a, partial, head) + column) = make_float2(first, second);
   }
+}
+
+/* What a head's sink adds to a sum of weights 2^(score - reference). */
+__device__ __forceinline__ float sink_weight(const PlanArguments &a, int head, float reference) {
+  constexpr float kLog2E = 1.4426950409f;
+  return a.sinks ? exp2_fast(fmaf(to_float(a.sinks[head]), kLog2E, -reference)) : 0.0f;
+}
+
+/* By what a sum of values is multiplied, given the sum of its weights; a partial result has no part of the sink. */
+__device__ __forceinline__ float result_factor(const PlanArguments &a, int partial, int head, float sum,
+                                               float reference) {
+  const float total = partial < 0 ? sum + sink_weight(a, head, reference) : sum;
+  return total > 0 ? 1.0f / total : 0.0f;
 }
 
 __device__ __forceinline__ void write_log_sum(const PlanArguments &a, int partial, int head, float logSum) {

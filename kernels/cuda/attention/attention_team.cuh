@@ -45,7 +45,7 @@ __device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUni
     const int partial = __shfl_sync(kAllLanes, tileRow.partial, rows.tileRow[r]);
     if (row < 0) continue;
     const int head = unit.firstHead + (r * 8 + lane / 4) % unit.headCount;
-    const float sum = s.softmax.sum[r], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+    const float inverse = result_factor(a, partial, head, s.softmax.sum[r], s.softmax.reference[r]);
     uint32 *result = reinterpret_cast<uint32 *>(result_at(a, row, head) + column);
     float2 *part = reinterpret_cast<float2 *>(partial_at(a, partial, head) + column);
 #pragma unroll
@@ -95,7 +95,9 @@ __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUni
   const float base = top == -infinity() ? 0.0f : top;
 #pragma unroll
   for (int w = 0; w < kWarps; w++) sum += weights[w] = exp2_fast(weights[w] - base);
-  const float inverse = sum > 0 ? 1.0f / sum : 0.0f, logSum = sum > 0 ? base + log2f(sum) : -infinity();
+  const float logSum = sum > 0 ? base + log2f(sum) : -infinity();
+  const int ownRow = lane % kTileRows / unit.headCount, ownHead = unit.firstHead + lane % kTileRows % unit.headCount;
+  const float inverse = result_factor(a, __shfl_sync(kAllLanes, tileRow.partial, ownRow), ownHead, sum, base);
 #pragma unroll 2
   for (int packed = team.part; packed < unit.rowsPerTile * unit.headCount; packed += team.size) {
     const int of = packed / unit.headCount, head = unit.firstHead + packed % unit.headCount;

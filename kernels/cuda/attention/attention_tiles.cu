@@ -187,7 +187,7 @@ __device__ __forceinline__ void write_results(const PlanArguments &a, const Plan
       const int partial = __shfl_sync(kAllLanes, tileRow.partial, of);
       if (row < 0) continue;
       const int head = unit.firstHead + packed % unit.headCount;
-      const float sum = s.softmax[f].sum[r], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+      const float inverse = result_factor(a, partial, head, s.softmax[f].sum[r], s.softmax[f].reference[r]);
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; n++) {
         const float *pair = &s.out[f][n][2 * r];

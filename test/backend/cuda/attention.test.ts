@@ -27,6 +27,8 @@ class Tensors {
   readonly qkv: DeviceBuffer;
   readonly pool: DeviceBuffer;
   readonly rotations: DeviceBuffer;
+  /** Of some steps' heads. */
+  readonly sinks: DeviceBuffer | null;
   private readonly heads: Heads;
 
   constructor(choices: Choices, heads: Heads, rowCount: number) {
@@ -47,6 +49,12 @@ class Tensors {
       [table[i], table[i + 1]] = [Math.cos(position * 10 ** -pair), Math.sin(position * 10 ** -pair)];
     }
     this.rotations = this.put("rotations", table).slice(contextTokens * headDim * 4);
+    this.sinks = choices.chance(0.5) ? this.putBfloat16("sinks", random(heads.queryHeads)) : null;
+  }
+
+  /** What a head's sink adds to the sum of a row's weights. */
+  sinkWeight(head: number): number {
+    return this.sinks === null ? 0 : Math.exp(this.memory.bfloat16(this.sinks).get(head));
   }
 
   put(name: string, values: Int32Array | Float32Array): DeviceBuffer {
@@ -101,7 +109,7 @@ function expected(tensors: Tensors, batch: Batch, row: number, head: number, win
   const piece = batch.pieceRows.findIndex((first, p) => first <= row && row < batch.pieceRows[p + 1]);
   const last = batch.pieceSegments[piece + 1] - 1;
   const out = new Float64Array(headDim);
-  let total = 0;
+  let total = tensors.sinkWeight(head);
   for (let s = batch.pieceSegments[piece]; s <= last; s++) {
     const hidden = s === last ? batch.pieceRows[piece + 1] - 1 - row : 0;
     const start = (batch.segmentPositions?.[s] ?? 0) + batch.segmentOffsets[s];
@@ -160,7 +168,7 @@ function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices, 
       merges,
     ];
     const numbers = [queryHeads, kvHeads, headDim, blockTokens, scale];
-    emulate(memory, name, [...inputs, count, ...numbers, out, partialOut, partialSums, arrivals], [1]);
+    emulate(memory, name, [...inputs, count, ...numbers, out, partialOut, partialSums, arrivals, tensors.sinks], [1]);
   }
   const results = memory.bfloat16(out).row(0, rowCount * queryHeads * headDim);
   return { plan, results, left: memory.int32(arrivals) };

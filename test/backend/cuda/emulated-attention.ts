@@ -38,7 +38,7 @@ export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTil
       const [row, partial, merge] = ints(values[4], planRowWords, firstRow + r);
       for (let head = 0; head < attend.queryHeads; head++) {
         const part = attend.part(row, head, r, firstSlice, sliceCount, byRotations);
-        if (partial < 0) attend.write(row, head, part.out);
+        if (partial < 0) attend.write(row, head, attend.withSink(part, head));
         else attend.keep(row, head, partial, merge, part);
       }
     }
@@ -107,6 +107,14 @@ class ItemReader {
     this.memory.bfloat16(buffer(this.values[16])).setRow((row * this.queryHeads + head) * headDim, out);
   }
 
+  /** What a row gets of all that it sees, of which the head's sink takes its share. */
+  withSink({ out, logSum }: Part, head: number): Float32Array {
+    const sinks = this.values[20];
+    if (sinks === null) return out;
+    const share = 1 / (1 + 2 ** (Math.LOG2E * this.memory.bfloat16(buffer(sinks)).get(head) - logSum));
+    return out.map((x) => x * share);
+  }
+
   /** A partial result; the last one of its row, KV head and chunk of heads merges them all. */
   keep(row: number, head: number, partial: number, merge: number, part: Part): void {
     const { memory, values, queryHeads, group } = this;
@@ -131,15 +139,12 @@ class ItemReader {
     for (let h = head - (inGroup % 16); h <= head; h++) {
       const places = Array.from({ length: count }, (_, k) => (first + k) * queryHeads + h);
       const parts = places.map((place) => outs.subarray(place * headDim, (place + 1) * headDim));
-      this.write(
-        row,
-        h,
-        combine(
-          places.map((place) => sums[place]),
-          parts,
-          headDim,
-        ).out,
+      const merged = combine(
+        places.map((place) => sums[place]),
+        parts,
+        headDim,
       );
+      this.write(row, h, this.withSink(merged, h));
     }
   }
 }

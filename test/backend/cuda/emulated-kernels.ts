@@ -4,6 +4,17 @@ import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts"
 import { mx8BlockBytes, zeroMx8From } from "../../support/gpu-mx8.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
 import { emulatedQuantizeBlocks, emulatedQuantizeRows } from "./emulated-e4m3.ts";
+import {
+  emulatedDownExperts,
+  emulatedDownMany,
+  emulatedGatedExperts,
+  emulatedGatedMany,
+  emulatedGroups,
+  emulatedRoutes,
+  emulatedWidenE4m3,
+  emulatedWidenMx4,
+  gatedActivations,
+} from "./emulated-experts.ts";
 import { EmulatedPool, keyOffset, Rotations, type Values } from "./emulated-heads.ts";
 import {
   emulatedMatvec,
@@ -51,12 +62,6 @@ function normalise(values: Float32Array, weight: Float32Array, epsilon: number, 
   });
 }
 
-/** Activations by their numbers (activate.cu). */
-const activations: readonly ((x: number) => number)[] = [
-  (x) => x / (1 + Math.exp(-x)),
-  (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
-];
-
 function projectedHead(
   memory: EmulatedMemory,
   qkv: Bfloat16Array,
@@ -69,6 +74,23 @@ function projectedHead(
   if (bias === null) return values;
   const added = memory.bfloat16(buffer(bias)).row(column, dim);
   return values.map((x, i) => x + added[i]);
+}
+
+/** What the experts of a row give, times their weights. */
+function weightedSum(
+  memory: EmulatedMemory,
+  delta: DeviceBuffer,
+  factors: Float32Array,
+  row: number,
+  count: number,
+  width: number,
+): Float32Array {
+  const sum = new Float32Array(width);
+  for (let choice = row * count; choice < (row + 1) * count; choice++) {
+    const values = memory.bfloat16(delta).row(choice * width, width);
+    for (let i = 0; i < width; i++) sum[i] += factors[choice] * values[i];
+  }
+  return sum;
 }
 
 /** The blocks of move_blocks.cu that are not passed over, and how many tokens of each. */
@@ -110,14 +132,18 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     }
   },
   add_rmsnorm(memory, values, [grid]) {
-    const [residual, delta, deltaBias, deltaNorm, scale, weight, offset, epsilon, rowCount, hidden, out] = values;
+    const [residual, delta, factors, count, deltaBias, deltaNorm, scale] = values;
+    const [weight, offset, epsilon, rowCount, hidden, out] = values.slice(7);
     const width = number(hidden);
     const weights = (of: unknown) => memory.bfloat16(buffer(of)).row(0, width);
     const rows = activeCount(memory, rowCount, grid);
     for (let row = 0; row < rows; row++) {
       const stream = memory.float32(buffer(residual)).subarray(row * width, (row + 1) * width);
       if (delta !== null) {
-        const added = projectedHead(memory, memory.bfloat16(buffer(delta)), row * width, deltaBias, 0, width);
+        const added =
+          factors === null
+            ? projectedHead(memory, memory.bfloat16(buffer(delta)), row * width, deltaBias, 0, width)
+            : weightedSum(memory, buffer(delta), memory.float32(buffer(factors)), row, number(count), width);
         if (deltaNorm !== null) normalise(added, weights(deltaNorm), number(epsilon), number(offset));
         stream.forEach((x, i) => {
           stream[i] = x + added[i] * number(scale);
@@ -177,7 +203,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
       for (let i = 0; i < width; i++) {
         const [gate, up] = [from.get(2 * row * width + i), from.get((2 * row + 1) * width + i)];
-        to.set(row * width + i, activations[number(activation)](gate) * up);
+        to.set(row * width + i, gatedActivations[number(activation)](gate, up));
       }
     }
   },
@@ -196,6 +222,18 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   matvec_e4m3_add: emulatedMatvecE4m3Add,
   quantize_blocks: emulatedQuantizeBlocks,
   quantize_rows: emulatedQuantizeRows,
+  route_rows: emulatedRoutes,
+  group_rows: emulatedGroups,
+  experts_gated_b16: emulatedGatedExperts("b16"),
+  experts_gated_e4m3: emulatedGatedExperts("e4m3"),
+  experts_gated_mx4: emulatedGatedExperts("mx4"),
+  experts_gated_wgmma: emulatedGatedMany,
+  experts_down_b16: emulatedDownExperts("b16"),
+  experts_down_e4m3: emulatedDownExperts("e4m3"),
+  experts_down_mx4: emulatedDownExperts("mx4"),
+  experts_down_wgmma: emulatedDownMany,
+  widen_e4m3: emulatedWidenE4m3,
+  widen_mx4: emulatedWidenMx4,
   sample_rows: emulatedSampling,
   logprobs: emulatedLogprobs,
   gather_rows(memory, [source, rows, rowCount, rowBytes, target], [grid]) {

@@ -13,8 +13,9 @@ export interface AttentionOps {
    * @param kv the layer's part of the pool
    * @param rotations null when the layer has no RoPE
    * @param slides whether the layer follows the plan of the layers that slide
+   * @param sinks of the layer's heads, null where they have none
    */
-  ofLayer(kv: DeviceBuffer, rotations: DeviceBuffer | null, slides: boolean): Op[];
+  ofLayer(kv: DeviceBuffer, rotations: DeviceBuffer | null, slides: boolean, sinks: DeviceBuffer | null): Op[];
 }
 
 /** The most partial results of a step, whatever its rows: 64 MiB for 32 heads of 128. */
@@ -229,14 +230,14 @@ export function attentionLaunches(parts: ForwardParts, layout: StepLayout): Atte
   const { hasWarpgroups } = packShape;
   const { smallKernel, small, largeKernel, large } = launchesOf(device, config.headDim, hasWarpgroups, kvElement);
   return {
-    ofLayer(kv, rotations, slides) {
+    ofLayer(kv, rotations, slides, sinks) {
       const maps = layerMaps.get(kv.pointer);
       const [largeItems, smallItems] = slides
         ? (["slidingLargeItems", "slidingSmallItems"] as const)
         : (["largeItems", "smallItems"] as const);
       const merges = layout[slides ? "slidingMerges" : "merges"];
       const prepared = (kernel: AnyKernel, pool: DeviceBuffer, items: ItemList) =>
-        prepareAttention(parts, layout, kernel, pool, rotations, { items, merges });
+        prepareAttention(parts, layout, kernel, pool, { rotations, sinks }, { items, merges });
       const ofLarge = prepared(largeKernel, maps?.large ?? kv, largeItems);
       const ofSmall = prepared(smallKernel, maps?.small ?? kv, smallItems);
       return [
@@ -260,12 +261,17 @@ interface PlanLists {
   readonly merges: number;
 }
 
+interface LayerTables {
+  readonly rotations: DeviceBuffer | null;
+  readonly sinks: DeviceBuffer | null;
+}
+
 function prepareAttention(
   parts: ForwardParts,
   layout: StepLayout,
   kernel: AnyKernel,
   kv: DeviceBuffer,
-  rotations: DeviceBuffer | null,
+  { rotations, sinks }: LayerTables,
   { items, merges }: PlanLists,
 ) {
   const { device, config, workspace, staging, blockTokens } = parts;
@@ -293,5 +299,6 @@ function prepareAttention(
     workspace.partials,
     workspace.partialSums,
     workspace.arrivals,
+    sinks,
   );
 }

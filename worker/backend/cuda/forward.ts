@@ -1,21 +1,20 @@
 import type { ModelConfig } from "../../model/config.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { DeviceBuffer, MatmulShape } from "./device/device.ts";
-import type { ForwardParts, Op } from "./forward-parts.ts";
+import { ExpertOps } from "./experts.ts";
+import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
 import { leastProductRows } from "./graphs.ts";
-import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
+import { type RowInput, RowProducts, type RowTarget, takesRows } from "./products/row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import { chooseOps, shadowRows } from "./sparse/sparse-ops.ts";
 import type { StepLayout } from "./staging.ts";
 import type { MatrixScales } from "./weights/e4m3.ts";
-import type { LayerWeights, Matrix } from "./weights/weights.ts";
+import type { Matrix } from "./weights/matrix.ts";
+import type { DenseMlp, LayerWeights } from "./weights/weights.ts";
 import { rotationsOf } from "./workspace.ts";
 
 const blockThreads = 256;
 const warpThreads = 32;
-
-/** The numbers by which activate.cu knows them. */
-const activations = { silu: 0, gelu: 1 } as const;
 
 /** Launch options of the kernels of a step, which wait on the device for the kernel before them. */
 const overlapsPrevious = true;
@@ -28,6 +27,8 @@ const finished = (row: DeviceBuffer, width: number): RowInput => ({ row, width, 
 interface Delta {
   readonly bias: DeviceBuffer | null;
   readonly norm: DeviceBuffer | null;
+  /** Set for what several experts give: their weights, and how many each row has. */
+  readonly experts?: { readonly factors: DeviceBuffer; readonly count: number } | undefined;
 }
 
 /** Can the products of one row do the work between them (matvec.cu)? */
@@ -66,7 +67,7 @@ export class Forward {
           ? this.#fusedLayer(layer, index)
           : [...this.#projectQkv(layer, index), ...this.#restOfLayer(layer, index)],
       ),
-      ...(this.#isFusedRow ? [] : [this.#norm(finalNorm, this.#mlpDelta(layers.length - 1))]),
+      ...(this.#isOpenRow(layers.length) ? [] : [this.#norm(finalNorm, this.#mlpDelta(layers.length - 1))]),
     ];
     this.probe = this.#probeOps();
     this.sampling = sampleOps(parts, layout);
@@ -78,7 +79,10 @@ export class Forward {
     const { hiddenSize } = config;
     const cap = this.#capLogits(rows);
     if (this.#isFusedRow)
-      return [this.#rows.product(this.#openRow(), this.#headMatrix, workspace.logits, "float32"), ...cap];
+      return [
+        this.#rows.product(this.#rowBehind(config.layerCount), this.#headMatrix, workspace.logits, "float32"),
+        ...cap,
+      ];
     const input = allRows ? workspace.normed : workspace.headInput;
     const products = this.#products(rows, this.#headMatrix, input, workspace.logits, "float32");
     if (allRows) return [...products, ...cap];
@@ -126,6 +130,8 @@ export class Forward {
       "add_rmsnorm",
       workspace.residual,
       delta === undefined ? null : workspace.delta,
+      delta?.experts?.factors ?? null,
+      delta?.experts?.count ?? 1,
       delta?.bias ?? null,
       delta?.norm ?? null,
       residualMultiplier,
@@ -145,7 +151,11 @@ export class Forward {
     return { bias: layer.outputBias, norm: layer.norms.afterAttention };
   }
   #mlpDelta(index: number): Delta {
-    return { bias: null, norm: this.#parts.weights.layers[index].norms.afterMlp };
+    const { weights, config, workspace } = this.#parts;
+    const { mlp, norms } = weights.layers[index];
+    const factors = "router" in mlp ? workspace.experts?.factors : undefined;
+    const experts = factors && { factors, count: config.experts?.perToken ?? 1 };
+    return { bias: null, norm: norms.afterMlp, experts };
   }
 
   get #normOffset(): number {
@@ -209,10 +219,23 @@ export class Forward {
       ...this.#attend(layer, index),
       ...this.#product(workspace.attended, layer.output, workspace.delta),
       this.#norm(layer.norms.beforeMlp, this.#attentionDelta(layer)),
-      ...this.#product(workspace.normed, layer.gateUp, workspace.gateUp),
-      this.#activate(),
-      ...this.#product(workspace.activated, layer.down, workspace.delta),
+      ...this.#mlp(layer),
     ];
+  }
+
+  #mlp({ mlp }: LayerWeights): Op[] {
+    const { config, workspace } = this.#parts;
+    const { normed, gateUp, activated, delta } = workspace;
+    if ("router" in mlp) return this.#expertOps.ops(mlp, finished(normed, config.hiddenSize));
+    return [
+      ...this.#product(normed, mlp.gateUp, gateUp),
+      this.#activate(),
+      ...this.#product(activated, mlp.down, delta),
+    ];
+  }
+
+  get #expertOps(): ExpertOps {
+    return new ExpertOps(this.#parts, this.layout, (...product) => this.#products(...product));
   }
 
   /** From the projections to q, k and v to what attention gives. */
@@ -225,7 +248,7 @@ export class Forward {
       ...this.#normProjections(layer),
       this.#finishQkv(layer, kv, rotations),
       ...this.#choose(index, kv, rotations),
-      ...this.#attention.ofLayer(kv, rotations, slides),
+      ...this.#attention.ofLayer(kv, rotations, slides, layer.sinks),
     ];
   }
 
@@ -249,24 +272,41 @@ export class Forward {
     return { row: workspace.normed, width, squares: workspace.squares, epsilon };
   }
 
+  /** Has the layer before left its row open? What experts give is added where the row is finished. */
+  #isOpenRow(index: number): boolean {
+    const before = this.#parts.weights.layers[index - 1];
+    return this.#isFusedRow && before !== undefined && !("router" in before.mlp);
+  }
+
+  #rowBehind(index: number): RowInput {
+    const { config, workspace } = this.#parts;
+    return this.#isOpenRow(index) ? this.#openRow() : finished(workspace.normed, config.hiddenSize);
+  }
+
   #fusedLayer(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace, weights } = this.#parts;
+    const { config, workspace } = this.#parts;
     const { residualMultiplier: scale } = config;
-    const rows = this.#rows;
-    const { residual, normed, squares, attended, activated } = workspace;
-    const next = weights.layers[index + 1]?.norms.beforeAttention ?? weights.finalNorm;
+    const { residual, normed, squares, attended } = workspace;
     const norm = layer.norms.beforeMlp;
     if (norm === null) throw new Error("a row without a norm before its MLP is not fused");
     const target = { residual, scale, row: normed, squares };
     return [
-      ...(index === 0
-        ? this.#projectQkv(layer, 0)
-        : [rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
+      ...(this.#isOpenRow(index)
+        ? [this.#rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]
+        : this.#projectQkv(layer, index)),
       ...this.#attend(layer, index),
-      rows.add(attended, layer.output, { ...target, norm }),
-      rows.gated(this.#openRow(), layer.gateUp, activated),
-      rows.add(activated, layer.down, { ...target, norm: next }),
+      this.#rows.add(attended, layer.output, { ...target, norm }),
+      ...("router" in layer.mlp
+        ? this.#expertOps.ops(layer.mlp, this.#openRow())
+        : this.#fusedMlp(layer.mlp, index, target)),
     ];
+  }
+
+  #fusedMlp({ gateUp, down }: DenseMlp, index: number, target: Omit<RowTarget, "norm">): Op[] {
+    const { weights, workspace } = this.#parts;
+    const { activated } = workspace;
+    const norm = weights.layers[index + 1]?.norms.beforeAttention ?? weights.finalNorm;
+    return [this.#rows.gated(this.#openRow(), gateUp, activated), this.#rows.add(activated, down, { ...target, norm })];
   }
 
   /** Norms over all heads of q and of k, where the model has those. */
@@ -307,9 +347,8 @@ export class Forward {
     const { device, config, workspace, staging } = this.#parts;
     const { ffnSize, activation } = config;
     const { gateUp, activated } = workspace;
-    if (activation === "clamped") throw new Error("clamped activations are those of experts");
-    const kind = activations[activation];
-    const launch = device.prepare("activate", gateUp, staging.count("rows"), ffnSize, kind, activated);
+    const count = staging.count("rows");
+    const launch = device.prepare("activate", gateUp, count, ffnSize, activations[activation], activated);
     const gridX = Math.ceil(ffnSize / 8 / blockThreads);
     return (counts) => launch({ grid: [gridX, counts.rows], blockThreads, overlapsPrevious });
   }

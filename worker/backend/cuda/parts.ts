@@ -1,7 +1,7 @@
 /** Makes what a backend consists of: weights on the device, the memory that steps work in, the KV pool. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import { cpuOnlyPart, type LoadedModel } from "../../model/load.ts";
+import type { LoadedModel } from "../../model/load.ts";
 import type { SparseOptions } from "../backend.ts";
 import {
   allowAttention,
@@ -17,11 +17,12 @@ import type { ForwardParts } from "./forward-parts.ts";
 import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
+import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
 import { type StepCapacity, StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
-import { loadWeights, type TensorReader, type WeightInfo } from "./weights/weights.ts";
+import { loadWeights, type Mlp, type TensorReader, type WeightInfo } from "./weights/weights.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
 
 export interface CudaBackendOptions {
@@ -70,14 +71,17 @@ export async function makeParts(
   options: CudaBackendOptions,
 ): Promise<ForwardParts> {
   const { config } = model;
-  const missing = cpuOnlyPart(config);
-  if (missing !== undefined) throw new Error(`the CUDA backend does not compute ${missing}`);
   assertAttention(config, options.blockTokens);
+  if (config.experts) assertExperts(config.experts, config.hiddenSize);
   const { blockTokens, kvElement = "bfloat16", hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
   const packShape = packShapeOf(config, device, options);
   if (kvElement === "mx8") assertMx8(packShape, device);
   if (options.sparse) assertChoosable(config, blockTokens, kvElement === "mx8");
   allowAttention(device, config.headDim, kvElement);
+  if (config.experts && device.hasWarpgroups) {
+    for (const name of ["experts_gated_wgmma", "experts_down_wgmma"] as const)
+      device.allowSharedBytes(name, manySharedBytes);
+  }
   const reader = options.reader ?? new FileReader();
   // Elsewhere nothing multiplies 8-bit floats, and they are widened as they are read.
   const keepsE4m3 = options.keepsE4m3 !== false && device.multipliesE4m3;
@@ -94,6 +98,7 @@ export async function makeParts(
     answerWords: answer.wordCount,
     stepWords,
     e4m3Width: weights.e4m3Width,
+    widenedElements: Math.max(0, ...weights.layers.map(({ mlp }) => widenedOf(device, config, mlp))),
   };
   const workspace = makeWorkspace(device, config, sizes);
   const rope = makeRopeTable(device, config);
@@ -125,6 +130,10 @@ export async function makeParts(
     fusesRows: options.graphs !== false,
     sparse,
   };
+}
+
+function widenedOf({ hasWarpgroups }: ComputeDevice, { experts }: ModelConfig, mlp: Mlp): number {
+  return experts && "router" in mlp ? widenedElements(hasWarpgroups, experts, [mlp.gateUp, mlp.down]) : 0;
 }
 
 /** Room for the lists of steps of up to so many rows, of which so many want logits, and so many choose. */

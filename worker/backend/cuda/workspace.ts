@@ -2,7 +2,8 @@
 import type { ModelConfig } from "../../model/config.ts";
 import type { Rotation } from "../../model/rope.ts";
 import { type ComputeDevice, type DeviceBuffer, scaleBlock } from "./device/device.ts";
-import { squareCount } from "./row-products.ts";
+import { type ExpertSpace, makeExpertSpace } from "./products/expert-space.ts";
+import { squareCount } from "./products/row-products.ts";
 import { editWords } from "./sampling.ts";
 
 export interface WorkspaceSizes {
@@ -16,12 +17,17 @@ export interface WorkspaceSizes {
   readonly stepWords: number;
   /** Inputs of the widest matrix of e4m3; 0: there is none. */
   readonly e4m3Width: number;
+  /** Elements of the largest matrix of experts that is not bfloat16; 0: there is none. */
+  readonly widenedElements: number;
 }
 
 export interface Workspace {
   /** [rows, hidden] float32 */
   readonly residual: DeviceBuffer;
-  /** [rows, hidden] bfloat16: a sublayer's input, and what it adds to the residual stream */
+  /**
+   * [rows, hidden] bfloat16: a sublayer's input, and what it adds to the residual stream; of experts
+   * [rows, perToken, hidden]
+   */
   readonly normed: DeviceBuffer;
   readonly delta: DeviceBuffer;
   /** float32: sums of squares of parts of one row's residual stream, as many as matvec_add has thread blocks */
@@ -38,9 +44,11 @@ export interface Workspace {
   /** [rows, e4m3Width] e4m3, and its scales by rows or blocks of 128 inputs, float32 */
   readonly quantized: DeviceBuffer;
   readonly quantizedScales: DeviceBuffer;
-  /** [rows, 2 * ffn] and [rows, ffn] bfloat16 */
+  /** [rows, 2 * ffn] and [rows, ffn] bfloat16, or of experts [rows * perToken, ffn] */
   readonly gateUp: DeviceBuffer;
   readonly activated: DeviceBuffer;
+  /** null: no layer has experts. */
+  readonly experts: ExpertSpace | null;
   /** [logitRows, hidden] bfloat16 and [logitRows, vocab] float32 */
   readonly headInput: DeviceBuffer;
   readonly logits: DeviceBuffer;
@@ -56,7 +64,10 @@ export interface Workspace {
 }
 
 export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes: WorkspaceSizes): Workspace {
-  const { hiddenSize, headCount, kvHeadCount, headDim, ffnSize, vocabSize } = config;
+  const { hiddenSize, headCount, kvHeadCount, headDim, vocabSize, experts } = config;
+  // Of a model whose layers all have experts nothing is as wide as an MLP.
+  const ffnOfDense = experts?.layers.every((has) => has) ? 1 : config.ffnSize;
+  const allocate = (name: string, bytes: number) => device.allocate(name, bytes);
   const { maxRows, maxLogitRows, partialRows } = sizes;
   const rows = (name: string, width: number, bytes: number) => device.allocate(name, maxRows * width * bytes);
   const arrivals = rows("arrivals", sizes.countersPerRow, 4);
@@ -64,7 +75,7 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
   return {
     residual: rows("residual", hiddenSize, 4),
     normed: rows("normed", hiddenSize, 2),
-    delta: rows("delta", hiddenSize, 2),
+    delta: rows("delta", hiddenSize * (experts?.perToken ?? 1), 2),
     squares: device.allocate("sums of squares", squareCount(hiddenSize) * 4),
     qkv: rows("qkv", (headCount + 2 * kvHeadCount) * headDim, 2),
     attended: rows("attended", headCount * headDim, 2),
@@ -73,8 +84,9 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     arrivals,
     quantized: rows("input in 8 bits", Math.max(1, sizes.e4m3Width), 1),
     quantizedScales: rows("scales of input in 8 bits", Math.max(1, Math.ceil(sizes.e4m3Width / scaleBlock)), 4),
-    gateUp: rows("gate and up", 2 * ffnSize, 2),
-    activated: rows("activated", ffnSize, 2),
+    gateUp: rows("gate and up", 2 * ffnOfDense, 2),
+    activated: rows("activated", Math.max(ffnOfDense, (experts?.perToken ?? 0) * (experts?.ffnSize ?? 0)), 2),
+    experts: experts ? makeExpertSpace(allocate, experts, maxRows, sizes.widenedElements) : null,
     headInput: device.allocate("head input", maxLogitRows * hiddenSize * 2),
     logits: device.allocate("logits", maxLogitRows * vocabSize * 4),
     deviations: rows("deviations", 1, 4),

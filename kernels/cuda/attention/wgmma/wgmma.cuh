@@ -26,6 +26,17 @@ __device__ __forceinline__ int tile_byte(int row, int d, int halfBytes) {
   return d / 64 * halfBytes + row * 128 + ((d / 8 ^ row) & 7) * 16;
 }
 
+/* Transposes among four lanes: each has one word of each of four groups; lane q gets all words of group q. */
+__device__ __forceinline__ uint4 transpose_words(const uint32 (&v)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  const uint32 r0 = __shfl_xor_sync(kAllLanes, odd ? v[0] : v[1], 1);
+  const uint32 r1 = __shfl_xor_sync(kAllLanes, odd ? v[2] : v[3], 1);
+  const uint32 u0 = odd ? r0 : v[0], u1 = odd ? v[1] : r0, u2 = odd ? r1 : v[2], u3 = odd ? v[3] : r1;
+  const uint32 s0 = __shfl_xor_sync(kAllLanes, high ? u0 : u2, 2);
+  const uint32 s1 = __shfl_xor_sync(kAllLanes, high ? u1 : u3, 2);
+  return high ? make_uint4(s0, s1, u2, u3) : make_uint4(u0, u1, s0, s1);
+}
+
 /* Makes registers ready for products; also needed before the first product after other instructions wrote them. */
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

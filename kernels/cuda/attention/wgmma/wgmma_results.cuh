@@ -9,17 +9,6 @@
 /* 16 x 8 numbers of the warp's 16 rows, arranged like the accumulators of wgmma. */
 using Sums = float[kHeadDim / 8][4];
 
-/* Transposes among four lanes: each has one word of each of four groups; lane q gets all words of group q. */
-__device__ __forceinline__ uint4 transpose_words(const uint32 (&v)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-  const uint32 r0 = __shfl_xor_sync(kAllLanes, odd ? v[0] : v[1], 1);
-  const uint32 r1 = __shfl_xor_sync(kAllLanes, odd ? v[2] : v[3], 1);
-  const uint32 u0 = odd ? r0 : v[0], u1 = odd ? v[1] : r0, u2 = odd ? r1 : v[2], u3 = odd ? v[3] : r1;
-  const uint32 s0 = __shfl_xor_sync(kAllLanes, high ? u0 : u2, 2);
-  const uint32 s1 = __shfl_xor_sync(kAllLanes, high ? u1 : u3, 2);
-  return high ? make_uint4(s0, s1, u2, u3) : make_uint4(u0, u1, s0, s1);
-}
-
 /* One of the warp's 16 rows; the lane has every fourth pair of its columns. */
 __device__ __forceinline__ void write_row(const PlanArguments &a, bool exists, int row, int partial, int head, int r,
                                           float inverse, const Sums &out) {
@@ -53,7 +42,7 @@ __device__ __forceinline__ void write_results(const PlanArguments &a, const Plan
     const int partial = __shfl_sync(kAllLanes, tileRow.partial, inTile);
     const bool exists = inTile < unit.rowsPerTile && row >= 0;
     const int head = unit.firstHead + packed % unit.headCount;
-    const float inverse = softmax.sum[r] > 0 ? 1.0f / softmax.sum[r] : 0.0f;
+    const float inverse = result_factor(a, partial, head, softmax.sum[r], softmax.reference[r]);
     write_row(a, exists, row, partial, head, r, inverse, out);
     if (exists && (lane & 3) == 0) write_log_sum(a, partial, head, softmax.log_sum(r));
   }

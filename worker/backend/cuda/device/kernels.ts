@@ -9,11 +9,11 @@ const float64 = { structBytes: 8 } as const;
 /**
  * Parameters of all attention kernels (attention_plan.cuh): qkv, pool (for the wgmma kernels a tensor map of it),
  * rotations, positions, rows, items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim,
- * blockTokens, scaleLog2, out, partialOut, partialSums, arrivals
+ * blockTokens, scaleLog2, out, partialOut, partialSums, arrivals, sinks
  */
 const attention = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
-  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
 /**
@@ -34,6 +34,21 @@ const productOfBytes = [
   ...(["i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
 ] as const;
 
+/**
+ * input, weights, scales, scaleStride, rowShift, inShift, bias, tiles, order, perToken, in, ffn, gateStep, upOffset,
+ * activation, squares, squareCount, epsilon, out
+ */
+const gatedExperts = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
+] as const;
+
+/** The same as far as order, then in, outputs, out */
+const downExperts = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "ptr"] as const),
+] as const;
+
 /** The most blocks that one launch of move_blocks.cu takes. */
 export const mostMovedBlocks = 128;
 /** `MovedBlocks` of move_blocks.cu: numbers of blocks, then how many tokens of each. */
@@ -44,8 +59,12 @@ export const kernelSignatures = {
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
   // table, tokenIds, sampledIds, rowCount, hidden, scale, residual
   embed_rows: ["ptr", "ptr", "ptr", "ptr", "i32", "f32", "ptr"],
-  // residual, delta, deltaBias, deltaNorm, scale, weight, normOffset, epsilon, rowCount, hidden, out
-  add_rmsnorm: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "f32", "f32", "ptr", "i32", "ptr"],
+  // residual, delta, deltaFactors, deltaCount, deltaBias, deltaNorm, scale, weight, normOffset, epsilon, rowCount, hidden,
+  // out
+  add_rmsnorm: [
+    ...(["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "f32"] as const),
+    ...(["ptr", "f32", "f32", "ptr", "i32", "ptr"] as const),
+  ],
   // qkv, qNorm, kNorm, epsilon, rowCount, qWidth, kWidth, rowWidth
   norm_projections: ["ptr", "ptr", "ptr", "f32", "ptr", "i32", "i32", "i32"],
   // qkv, bias, qNorm, kNorm, then `heads`
@@ -70,6 +89,27 @@ export const kernelSignatures = {
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // input, rowCount, in, out, scales
   quantize_rows: ["ptr", "ptr", "i32", "ptr", "ptr"],
+  // logits, bias, rowCount, experts, perToken, normalised, chosen, factors, tiles, order
+  route_rows: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr", "ptr", "ptr"],
+  // chosen, rowCount, perToken, experts, tileRows, tileCount, order, tiles
+  group_rows: ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr", "ptr"],
+  experts_gated_b16: gatedExperts,
+  experts_gated_e4m3: gatedExperts,
+  experts_gated_mx4: gatedExperts,
+  experts_down_b16: downExperts,
+  experts_down_e4m3: downExperts,
+  experts_down_mx4: downExperts,
+  // input, weights, bias, tiles, order, perToken, in, ffn, gateStep, upOffset, activation, out
+  experts_gated_wgmma: [
+    ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+    ...(["i32", "i32", "i32", "i32", "i32", "i32", "ptr"] as const),
+  ],
+  // input, weights, bias, tiles, order, in, outputs, out
+  experts_down_wgmma: ["ptr", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "ptr"],
+  // weights, scales, scaleStride, rowShift, inShift, in, rows, out
+  widen_e4m3: ["ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
+  // weights, scales, in, rows, out
+  widen_mx4: ["ptr", "ptr", "i32", "i32", "ptr"],
   // gateUp, rowCount, ffn, activation, out
   activate: ["ptr", "ptr", "i32", "i32", "ptr"],
   // logits, count, cap
@@ -123,6 +163,16 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_e4m3_add: "matvec_e4m3.cu",
   quantize_blocks: "quantize.cu",
   quantize_rows: "quantize.cu",
+  experts_gated_b16: "experts_b16.cu",
+  experts_gated_e4m3: "experts_e4m3.cu",
+  experts_gated_mx4: "experts_mx4.cu",
+  experts_gated_wgmma: "experts_wgmma.cu",
+  experts_down_b16: "experts_b16.cu",
+  experts_down_e4m3: "experts_e4m3.cu",
+  experts_down_mx4: "experts_mx4.cu",
+  experts_down_wgmma: "experts_wgmma.cu",
+  widen_e4m3: "widen_experts.cu",
+  widen_mx4: "widen_experts.cu",
   pack_blocks: "move_blocks.cu",
   unpack_blocks: "move_blocks.cu",
   shadow_slots: "shadow_keys.cu",

@@ -19,7 +19,7 @@ const mostGroup = 16;
 
 /** @throws Error naming what of the model or of the pool does not go with choices */
 export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8: boolean): void {
-  const { headCount, kvHeadCount, headDim, window, scoreCap } = config;
+  const { headCount, kvHeadCount, headDim, window, scoreCap, sinks } = config;
   const refused = (what: string) => new Error(`rows cannot choose what they read on a GPU: ${what}`);
   if (isMx8) throw refused("KV is in mx8");
   if (blockTokens < 16) throw refused(`blocks have ${blockTokens} tokens, and 16 are needed`);
@@ -27,6 +27,7 @@ export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8:
   if (headCount / kvHeadCount > mostGroup) throw refused(`more than ${mostGroup} query heads share a KV head`);
   if (window !== undefined) throw refused("the model has layers of a sliding window");
   if (scoreCap !== undefined) throw refused("the model caps scores");
+  if (sinks) throw refused("heads have sinks");
 }
 
 /** What the shadows of a block take in all layers: 4 bits a number of K, and a float16 scale for each head. */

@@ -19,6 +19,7 @@ interface TensorPart {
   readonly scale: number;
   /** The elements are bytes, and stay what they are. */
   readonly asStored: boolean;
+  readonly greatestByte: number;
 }
 
 export interface FileReaderOptions {
@@ -27,6 +28,9 @@ export interface FileReaderOptions {
   /** How many lanes read at once. */
   readonly laneCount?: number;
 }
+
+/** Elements that all lanes stage together, unless one tensor that is read whole has more. */
+const mostStagedElements = 1 << 27;
 
 /** A lane reads into one slot while the other is copied to the device. */
 const slotsOfLane = 2;
@@ -55,8 +59,9 @@ export class FileReader implements TensorReader {
 
   async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, parts: TensorPart[]): Promise<void> {
     const queue = parts.values();
-    const lanes = Math.min(this.#laneCount, parts.length);
-    const slotElements = Math.max(this.#partElements, ...parts.map(({ count }) => count));
+    const slotElements = parts.reduce((most, { count }) => Math.max(most, count), this.#partElements);
+    const mostLanes = Math.max(1, Math.floor(mostStagedElements / slotElements));
+    const lanes = Math.min(this.#laneCount, parts.length, mostLanes);
     const slotBytes = slotElements * 2;
     const pinned = device.allocateHost("weights on their way", lanes * slotsOfLane * slotBytes);
     const run = async (lane: number): Promise<void> => {
@@ -83,20 +88,25 @@ export class FileReader implements TensorReader {
   }
 
   *#parts(uploads: readonly TensorUpload[]): Generator<TensorPart> {
-    for (const { tensor, target, scale, asStored = false } of uploads) {
+    for (const { tensor, target, scale, asStored = false, greatestByte = 255 } of uploads) {
       const size = asStored ? 1 : 2;
       const total = target.byteLength / size;
       const most = elementsAtOnce(tensor, this.#partElements);
       for (let first = 0; first < total; first += most) {
         const count = Math.min(most, total - first);
-        yield { tensor, first, count, target: target.slice(first * size, count * size), scale, asStored };
+        const part = target.slice(first * size, count * size);
+        yield { tensor, first, count, target: part, scale, asStored, greatestByte };
       }
     }
   }
 }
 
-/** The most elements that are read at once. Rows are reordered only within their head, so whole heads are read. */
-function elementsAtOnce({ shape, pairedRows }: StoredTensor, most: number): number {
+/**
+ * The most elements that are read at once. Rows are reordered only within their head, so whole heads are read; what is
+ * transposed is read whole.
+ */
+function elementsAtOnce({ shape, pairedRows, stack }: StoredTensor, most: number): number {
+  if (stack?.transposed) return shape.reduce((product, extent) => product * extent, 1);
   if (pairedRows === undefined) return most;
   const headElements = pairedRows.headDim * rowElements(shape);
   return Math.max(Math.floor(most / headElements), 1) * headElements;
@@ -104,14 +114,17 @@ function elementsAtOnce({ shape, pairedRows }: StoredTensor, most: number): numb
 
 /** What goes to the device, in the memory of `staging`. */
 async function readPart(file: FileHandle, part: TensorPart, staging: Uint16Array<ArrayBuffer>): Promise<HostArray> {
-  const { tensor, first, count, asStored } = part;
+  const { tensor, first, count, asStored, greatestByte } = part;
   if (!asStored) {
     await readBfloat16(file, part, staging);
     return staging.subarray(0, count);
   }
   const bytes = new Uint8Array(staging.buffer, staging.byteOffset, count);
   await readAll(file, tensor, bytes, first);
-  return bytes;
+  const bad = greatestByte < 255 ? bytes.findIndex((byte) => byte > greatestByte) : -1;
+  if (bad < 0) return bytes;
+  const what = `scale ${first + bad} of a tensor in mxfp4 is ${bytes[bad]}`;
+  throw new ModelError(`${tensor.file}: ${what}, and on a GPU scales are at most ${greatestByte}`);
 }
 
 async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array<ArrayBuffer>): Promise<void> {
@@ -125,8 +138,17 @@ async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array
     applyScales(values, tensor, first);
     roundToBfloat16(values, scale, out);
   }
-  const { pairedRows, shape } = tensor;
+  const { pairedRows, shape, stack } = tensor;
   if (pairedRows) unpairRows(out.slice(0, count), rowElements(shape), pairedRows, out);
+  if (stack?.transposed) transpose(out.slice(0, count), shape[0], out);
+}
+
+/** @param stored [columns, rows]. @param out [rows, columns] */
+function transpose(stored: Uint16Array, rows: number, out: Uint16Array): void {
+  const columns = stored.length / rows;
+  for (let column = 0; column < columns; column++) {
+    for (let row = 0; row < rows; row++) out[row * columns + column] = stored[column * rows + row];
+  }
 }
 
 /** @param at the first byte, counted from the tensor's */

@@ -3,20 +3,14 @@
  * a layer needs four matrix products.
  */
 import type { ModelConfig } from "../../../model/config.ts";
+import type { Experts } from "../../../model/experts.ts";
 import type { LayerNorms } from "../../../model/family.ts";
 import type { StoredTensor } from "../../../model/stored-form.ts";
 import { layerNorm } from "../../../model/tensor-layout.ts";
 import { type ComputeDevice, DeviceBuffer } from "../device/device.ts";
-import { type MatrixScales, matrixScales, scalesKind } from "./e4m3.ts";
-
-/** [outWidth, inWidth] */
-export interface Matrix {
-  readonly values: DeviceBuffer;
-  readonly outWidth: number;
-  readonly inWidth: number;
-  /** Set where the values are e4m3; else they are bfloat16. */
-  readonly scales?: MatrixScales;
-}
+import { matrixScales, scalesKind } from "./e4m3.ts";
+import { type ExpertMatrix, type ExpertWeights, greatestDeviceScale, wholeExpert, wholeScales } from "./experts.ts";
+import type { Matrix } from "./matrix.ts";
 
 export interface LayerWeights {
   /** [hidden] before attention and MLP, and over what they add to the residual stream; null: there is no such norm. */
@@ -27,15 +21,23 @@ export interface LayerWeights {
   /** [headDim]; of a model with norms over all heads, [heads * headDim] and [kvHeads * headDim] */
   readonly qNorm: DeviceBuffer | null;
   readonly kNorm: DeviceBuffer | null;
+  /** [heads], where each head has a sink */
+  readonly sinks: DeviceBuffer | null;
   /** [hidden, heads * headDim] */
   readonly output: Matrix;
   /** [hidden] */
   readonly outputBias: DeviceBuffer | null;
+  readonly mlp: Mlp;
+}
+
+export interface DenseMlp {
   /** [2 * ffn, hidden] */
   readonly gateUp: Matrix;
   /** [hidden, ffn] */
   readonly down: Matrix;
 }
+
+export type Mlp = DenseMlp | ExpertWeights;
 
 export interface DeviceWeights {
   /** [vocab, hidden]; `head` is the same memory when the model ties them. */
@@ -61,6 +63,8 @@ export interface TensorUpload {
   readonly scale: number;
   /** The bytes are copied as they are stored. */
   readonly asStored?: boolean;
+  /** Greater bytes are refused. */
+  readonly greatestByte?: number;
 }
 
 /** Where weights come from: the model's files, or random numbers in benchmarks. */
@@ -121,7 +125,7 @@ class WeightPlacer {
   }
 
   #placeLayer(layer: number): LayerWeights {
-    const { qkNorm, qkvBias, outputBias } = this.#config;
+    const { qkNorm, qkvBias, outputBias, sinks } = this.#config;
     const prefix = `model.layers.${layer}.`;
     const names = (suffix: string, ...parts: string[]) => parts.map((part) => `${prefix}${part}_proj.${suffix}`);
     const projections = ["self_attn.q", "self_attn.k", "self_attn.v"];
@@ -136,11 +140,62 @@ class WeightPlacer {
       qkvBias: qkvBias ? this.#place(...names("bias", ...projections)) : null,
       qNorm: qkNorm ? this.#place(`${prefix}self_attn.q_norm.weight`) : null,
       kNorm: qkNorm ? this.#place(`${prefix}self_attn.k_norm.weight`) : null,
+      sinks: sinks ? this.#place(`${prefix}self_attn.sinks`) : null,
       output: this.#placeMatrix(...names("weight", "self_attn.o")),
       outputBias: outputBias ? this.#place(...names("bias", "self_attn.o")) : null,
-      gateUp: this.#placeMatrix(...names("weight", "mlp.gate", "mlp.up")),
-      down: this.#placeMatrix(...names("weight", "mlp.down")),
+      mlp: this.#config.experts?.layers[layer]
+        ? this.#placeExperts(this.#config.experts, `${prefix}mlp.`)
+        : {
+            gateUp: this.#placeMatrix(...names("weight", "mlp.gate", "mlp.up")),
+            down: this.#placeMatrix(...names("weight", "mlp.down")),
+          },
     };
+  }
+
+  #placeExperts({ count, ffnSize, family }: Experts, prefix: string): ExpertWeights {
+    const of = (suffix: string, ...projections: string[]) =>
+      Array.from({ length: count }, (_, expert) =>
+        projections.map((projection) => `${prefix}experts.${expert}.${projection}_proj.${suffix}`),
+      ).flat();
+    const router = this.#place(`${prefix}router.weight`);
+    const biasOf = (projection: string) =>
+      family.biases ? this.#placeTensors(this.#wholes(of("bias", projection)), `${prefix}${projection} bias`) : null;
+    const isAlternating = "alternating" in family.stored && family.stored.alternating;
+    const { hiddenSize } = this.#config;
+    return {
+      router: { values: router, outWidth: count, inWidth: hiddenSize },
+      routerBias: family.biases ? this.#place(`${prefix}router.bias`) : null,
+      gateUp: this.#placeExpertMatrix(of("weight", "gate", "up"), of("weight", "gate"), count),
+      gateUpBias: biasOf("gate"),
+      down: this.#placeExpertMatrix(of("weight", "down"), of("weight", "down"), count),
+      downBias: biasOf("down"),
+      ...(isAlternating ? { gateStep: 2, upOffset: 1 } : { gateStep: 1, upOffset: ffnSize }),
+    };
+  }
+
+  /**
+   * @param names of each expert's tensors, where each is stored by itself
+   * @param firstNames the first of each expert, where all of an expert's rows stand together
+   */
+  #placeExpertMatrix(names: readonly string[], firstNames: readonly string[], experts: number): ExpertMatrix {
+    if (this.#source.info(names[0]).stack === undefined) {
+      const matrix = this.#placeMatrix(...names);
+      const form = matrix.scales === undefined ? "b16" : "e4m3";
+      return { ...matrix, outWidth: matrix.outWidth / experts, form, blockScales: null };
+    }
+    const tensors = firstNames.map((name) => this.#source.info(name));
+    const wholes = tensors.map(wholeExpert);
+    const [outWidth, inWidth = 1] = wholes[0].shape;
+    const isMx4 = tensors[0].mxfp4Scales !== undefined;
+    const values = this.#placeTensors(wholes, names[0], { asStored: isMx4 });
+    if (!isMx4) return { values, outWidth, inWidth, form: "b16", blockScales: null };
+    const greatest = { asStored: true, greatestByte: greatestDeviceScale } as const;
+    const blockScales = this.#placeTensors(tensors.map(wholeScales), `scales of ${names[0]}`, greatest);
+    return { values, outWidth, inWidth, form: "mx4", blockScales };
+  }
+
+  #wholes(names: readonly string[]): StoredTensor[] {
+    return names.map((name) => wholeExpert(this.#source.info(name)));
   }
 
   #placeNorm(layer: number, place: keyof LayerNorms): DeviceBuffer | null {
@@ -159,7 +214,7 @@ class WeightPlacer {
     const outWidth = tensors.reduce((sum, { shape }) => sum + shape[0], 0);
     const kind = this.#keepsE4m3 ? scalesKind(tensors) : undefined;
     if (kind === undefined) return { values: this.#place(...names), outWidth, inWidth };
-    const values = this.#placeTensors(names, 1, true);
+    const values = this.#placeTensors(tensors, names[0], { asStored: true });
     const numbers = matrixScales(tensors, kind);
     const target = this.#take(`scales of ${names[0]}`, numbers.byteLength);
     if (this.#memory !== undefined) this.scales.push({ target, values: numbers });
@@ -168,21 +223,26 @@ class WeightPlacer {
   }
 
   #placeScaled(names: readonly string[], scale: number): DeviceBuffer {
-    return this.#placeTensors(names, scale, false);
+    const tensors = names.map((name) => this.#source.info(name));
+    return this.#placeTensors(tensors, names[0], { scale });
   }
 
-  #placeTensors(names: readonly string[], scale: number, asStored: boolean): DeviceBuffer {
-    const tensors = names.map((name) => this.#source.info(name));
-    const elementBytes = asStored ? 1 : 2;
-    const bytes = tensors.map(({ shape }) => elementBytes * shape.reduce((product, extent) => product * extent, 1));
+  #placeTensors(
+    tensors: readonly StoredTensor[],
+    name: string,
+    { scale = 1, ...how }: Partial<Omit<TensorUpload, "tensor" | "target">> = {},
+  ): DeviceBuffer {
+    const bytes = tensors.map(({ shape, start, end }) =>
+      how.asStored ? end - start : 2 * shape.reduce((product, extent) => product * extent, 1),
+    );
     const buffer = this.#take(
-      names[0],
+      name,
       bytes.reduce((sum, count) => sum + count, 0),
     );
     if (this.#memory === undefined) return buffer;
     let at = 0;
     tensors.forEach((tensor, i) => {
-      this.uploads.push({ tensor, target: buffer.slice(at, bytes[i], names[i]), scale, asStored });
+      this.uploads.push({ tensor, target: buffer.slice(at, bytes[i], name), scale, ...how });
       at += bytes[i];
     });
     return buffer;

@@ -3,9 +3,9 @@
  * allows and also do the work between two products. An input row is either finished, or as matvec_add left it: then its
  * RMSNorm factor is still missing, and the next product computes that factor from the sums of squares.
  */
-import { blockScaleStride, type ComputeDevice, type DeviceBuffer, type Launch, scaleBlock } from "./device/device.ts";
-import type { MatrixScales } from "./weights/e4m3.ts";
-import type { Matrix } from "./weights/weights.ts";
+import { blockScaleStride, type ComputeDevice, type DeviceBuffer, type Launch, scaleBlock } from "../device/device.ts";
+import type { MatrixScales } from "../weights/e4m3.ts";
+import type { Matrix } from "../weights/matrix.ts";
 
 // Both numbers must match matvec.cu.
 const blockThreads = 128;
@@ -39,7 +39,7 @@ export const takesRows = (...widths: readonly number[]): boolean => widths.every
 const plainProducts = { bfloat16: "matvec", float32: "matvec_float" } as const;
 
 /** Weights and scales of a matrix in e4m3, as matvec_e4m3.cu takes them: from weights to inShift. */
-function bytesOf({ values, inWidth }: Matrix, scales: MatrixScales) {
+export function bytesOf({ values, inWidth }: Matrix, scales: MatrixScales) {
   return scales.kind === "blocks"
     ? ([values, scales.values, blockScaleStride(inWidth), Math.log2(scaleBlock), Math.log2(scaleBlock / 16)] as const)
     : ([values, scales.values, 1, 0, 31] as const);
