@@ -198,7 +198,7 @@ export class TiersWorld {
 
   #note(worker: SimWorker, message: WorkerMessage): void {
     if (message.type === "kept") this.counts.kept += 1;
-    if (message.type === "loaded") this.counts.loaded += 1;
+    if (message.type === "loaded") this.counts.loaded += message.objectIds.length;
     if (message.type === "load failed") {
       this.counts.loadFailed += 1;
       this.audit.checkFailure(message.objectId, message.reason);

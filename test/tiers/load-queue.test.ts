@@ -68,7 +68,8 @@ describe("a part of a run", () => {
     world.engine.tiers.disk?.receive({ type: "catalog", folder: folder.path, objects, warm: false });
     world.engine.submit(submitPlan("a", { spans, question: countUp(80, 5) }, { params: { maxTokens: 1 } }));
     await world.settle();
-    return { rows: world.backend.rowCount, loaded: world.messages.filter(({ type }) => type === "loaded").length };
+    const loaded = world.messages.flatMap((one) => (one.type === "loaded" ? one.objectIds : []));
+    return { rows: world.backend.rowCount, loaded: loaded.length };
   }
 
   test("is loaded where computing takes longer", async () => {

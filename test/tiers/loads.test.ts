@@ -48,7 +48,7 @@ describe("requests over spans in files", () => {
     for (const message of messages) expect(world.tokensOf(message.requestId)).toEqual(answerOf(message));
     // Five tokens of a question and three of an answer each are computed (the last one is drawn only).
     expect(world.backend.rowCount).toBe(3 * 8);
-    const loaded = world.messages.flatMap((one) => (one.type === "loaded" ? [one.objectId] : []));
+    const loaded = world.messages.flatMap((one) => (one.type === "loaded" ? one.objectIds : []));
     expect(loaded.toSorted()).toEqual(objects.map(({ id }) => id).toSorted());
     const found = world.finishedOf("a").usage.cachedTokens;
     const { lackedTokens, broughtTokens, tiers } = world.engine.stats();

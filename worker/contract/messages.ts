@@ -363,8 +363,14 @@ export type WorkerMessage =
   | { readonly type: "kept"; readonly objectId: string }
   /** Nothing of it is in the folder. `reason`: "gone" (not all blocks are there), "busy", or the system's code. */
   | { readonly type: "keep failed"; readonly objectId: string; readonly reason: string }
-  /** Blocks of the object were brought back, of so many bytes. */
-  | { readonly type: "loaded"; readonly objectId: string; readonly bytes: number }
+  /** Of objects whose chains begin with this key so many blocks were brought back, of so many bytes. */
+  | {
+      readonly type: "loaded";
+      readonly rootKey: BlockKey;
+      readonly objectIds: readonly string[];
+      readonly blocks: number;
+      readonly bytes: number;
+    }
   /** The file cannot be read, or is not what was written. The worker has forgotten the object. `copy`: the object's. */
   | { readonly type: "load failed"; readonly objectId: string; readonly reason: string; readonly copy?: number }
   /** A request waits for an object that is in the bucket alone. The gateway answers `moved`, or `forget`. */

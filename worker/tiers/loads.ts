@@ -21,6 +21,7 @@ import { Filling, type Loaded } from "./filling.ts";
 import { reasonOf } from "./keeps.ts";
 import { LoadCosts, type LoadCostsOptions, TurnWaits } from "./load-costs.ts";
 import { LoadFaults, LoadQueue, type QueuedLoad } from "./load-queue.ts";
+import { LoadReports } from "./load-reports.ts";
 import { Damaged, type ObjectShape, type Turn } from "./object-file.ts";
 import { ObjectReader, ReadBuffers } from "./object-reader.ts";
 import type { LackingRun, Requester } from "./requester.ts";
@@ -88,6 +89,7 @@ export class Loads {
   /** How many loads each request waits for. */
   readonly #waiting = new Map<Requester, number>();
   readonly #unasked: Unasked;
+  readonly #reports: LoadReports;
   #isWarming = false;
   #folder = "";
   #isRunning = false;
@@ -96,6 +98,7 @@ export class Loads {
     this.#options = options;
     this.#faults = new LoadFaults(options.nowMs);
     this.#unasked = new Unasked(options);
+    this.#reports = new LoadReports(options.emit);
     this.costs = new LoadCosts(options);
   }
 
@@ -286,6 +289,7 @@ export class Loads {
     this.#isRunning = false;
     this.#buffers.clear();
     if (hasLoaded) this.#options.onChange();
+    this.#reports.flush();
     if (this.#isWarming) this.#options.emit({ type: "warm" });
     this.#isWarming = false;
   }
@@ -342,7 +346,7 @@ export class Loads {
       this.counts.bytes += bytes;
       this.counts.ms += ms;
       this.costs.noteLoad(bytes, ms, waits.ms);
-      emit({ type: "loaded", objectId, bytes });
+      this.#reports.add(load.object, bytes / this.#options.shape.blocks.bytes, bytes);
     } catch (error) {
       if (load.isOver) return;
       this.counts.outcomes.failed += 1;
