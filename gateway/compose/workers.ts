@@ -4,6 +4,7 @@ import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import { programPath } from "../../places/places.ts";
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
+import type { FileTier } from "../../worker/contract/messages.ts";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { type Config, limits } from "../config.ts";
@@ -74,9 +75,12 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     const tenantId = options.kv?.().ownerOfRoot(rootKey);
     return tenantId === undefined ? undefined : { tenantId, isFragment: true };
   };
-  const residency = new Residency(ownerOf, (...change) => activity.blocks(...change));
+  const residency = new Residency(ownerOf, (worker, tier, ...change) => activity.blocks({ worker, tier }, ...change));
   const activity = new KvActivity({
-    heldBlocks: (workerId, tier, tenantId) => residency.byTenant(workerId, tier).get(tenantId)?.blockCount ?? 0,
+    heldBlocks: ({ worker, tier }, tenantId) =>
+      worker === null
+        ? sharedBlocks(options.kv?.(), tier, tenantId)
+        : (residency.byTenant(worker, tier).get(tenantId)?.blockCount ?? 0),
     maxChanges: limits.cacheChanges,
   });
   const argv = options.workerArgv ?? [process.execPath, programPath("worker")];
@@ -120,7 +124,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
   const kvFeed = new KvFeed({ residency, maxKeys: limits.kvFeedKeys, keysPerChange: limits.kvFeedKeysPerEvent });
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
-  const events = eventsOf({ supervisor, dispatcher, pins, kvFeed, heartbeat }, options, log);
+  const events = eventsOf({ supervisor, dispatcher, pins, kvFeed, activity, heartbeat }, options, log);
   const start = (): void => {
     supervisor.start(events);
     heartbeat.start();
@@ -132,13 +136,17 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, kvFeed, activity, start, stop };
 }
 
-interface Listeners extends Pick<Workers, "supervisor" | "dispatcher" | "pins" | "kvFeed"> {
+interface Listeners extends Pick<Workers, "supervisor" | "dispatcher" | "pins" | "kvFeed" | "activity"> {
   readonly heartbeat: Heartbeat;
 }
 
+/** A tenant's blocks in files, or in the bucket. */
+const sharedBlocks = (kv: KvObjects | undefined, tier: FileTier, tenantId: string): number =>
+  tier === "disk" ? (kv?.account.of(tenantId).blocks ?? 0) : (kv?.places?.bucketBlocksOf(tenantId) ?? 0);
+
 /** Hands what workers report to whom it concerns. */
 function eventsOf(
-  { supervisor, dispatcher, pins, kvFeed, heartbeat }: Listeners,
+  { supervisor, dispatcher, pins, kvFeed, activity, heartbeat }: Listeners,
   options: WorkersOptions,
   log: Log,
 ): WorkerEvents {
@@ -163,6 +171,10 @@ function eventsOf(
       dispatcher.onMessage(workerId, message);
       options.kv?.().onMessage(message);
       if (message.type === "kv") kvFeed.apply(workerId, message.events);
+      if (message.type === "loaded") {
+        const tenantId = options.kv?.().ownerOfRoot(message.rootKey);
+        if (tenantId !== undefined) activity.loaded("disk", tenantId, message.blocks);
+      }
     },
     onLost: (workerId) => {
       heartbeat.lost(workerId);
@@ -177,7 +189,7 @@ interface KvParts {
   readonly env: WorkersOptions["env"];
   readonly db: Db;
   readonly secret: ServerSecret;
-  readonly workers: Pick<Workers, "registry" | "residency" | "supervisor" | "dispatcher">;
+  readonly workers: Pick<Workers, "registry" | "residency" | "supervisor" | "dispatcher" | "activity">;
   readonly tenants: TenantService;
   readonly log: Log;
 }
@@ -202,11 +214,15 @@ function bucketOf(
 
 /** KV in files: knows workers, the database and the folder. */
 export function openKvObjects(config: Config, { db, secret, workers, tenants, env, log }: KvParts) {
-  const { registry, residency, supervisor, dispatcher } = workers;
+  const { registry, residency, supervisor, dispatcher, activity } = workers;
   const kvScopes = new KvScopes(secret.derive("kv"));
   const kv = new KvObjects({
     ...{ db, scopes: kvScopes, folder: config.kvDiskPath, mostBytes: config.kvDiskBytes, log },
     bucket: bucketOf(config, { env, tenants }),
+    listener: {
+      held: (tier, ...change) => activity.blocks({ worker: null, tier }, ...change),
+      loaded: (...change) => activity.loaded(...change),
+    },
     owner: Buffer.from(secret.derive("kv-folder")).toString("hex").slice(0, 32),
     send: (workerId, message) => supervisor.send(workerId, message),
     readyWorkers: () => registry.ready().map(({ id }) => id),

@@ -13,7 +13,7 @@ import {
   touchKvSpans,
 } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
-import type { TokenPlan } from "../../worker/contract/messages.ts";
+import type { FileTier, TokenPlan } from "../../worker/contract/messages.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { messageOf } from "../base/errors.ts";
@@ -50,6 +50,7 @@ export interface KvAccountOptions {
   readonly room: Room;
   /** Bytes that a tenant may keep in files; undefined: as many as there is room for. */
   readonly quotaBytesOf: (tenantId: TenantId) => number | undefined;
+  readonly listener?: TierListener | undefined;
   /** Takes these objects out of the folder, to make room. */
   readonly onDrop: (objects: readonly GoneObject[]) => void;
 }
@@ -59,17 +60,31 @@ const [writtenSoon, usedSpans] = [removedAtOnce, 2_000];
 const flushMs = 60_000;
 const nothing: KvSum = { objects: 0, blocks: 0, bytes: 0 };
 
+/** Told of a tenant's blocks in a tier that all workers share. */
+export interface TierListener {
+  /** They have come there or, with a count below zero, gone. */
+  held(tier: FileTier, tenantId: TenantId, blocks: number): void;
+  /** They were brought from there. */
+  loaded(tier: FileTier, tenantId: TenantId, blocks: number): void;
+}
+
 /** How much of KV is whose in one place, counted as objects come and go. */
 export class KvSums {
   readonly #byTenant = new Map<TenantId, KvSum>();
+  readonly #onCount: (tenantId: TenantId, blocks: number) => void;
   #all = nothing;
+
+  constructor(onCount: (tenantId: TenantId, blocks: number) => void) {
+    this.#onCount = onCount;
+  }
 
   get all(): KvSum {
     return this.#all;
   }
 
-  of(tenantId: TenantId): KvSum {
-    return this.#byTenant.get(tenantId) ?? nothing;
+  of(tenantId: string): KvSum {
+    const byId: ReadonlyMap<string, KvSum> = this.#byTenant;
+    return byId.get(tenantId) ?? nothing;
   }
 
   /** Those that have any. */
@@ -81,9 +96,11 @@ export class KvSums {
   count(objects: readonly Pick<GoneObject, "tenantId" | "blockCount" | "bytes">[], sign: 1 | -1): void {
     for (const { tenantId, blockCount, bytes } of objects) {
       this.add(tenantId, { objects: sign, blocks: sign * blockCount, bytes: sign * bytes });
+      this.#onCount(tenantId, sign * blockCount);
     }
   }
 
+  /** What was there before. */
   add(tenantId: TenantId, change: KvSum): void {
     this.#all = sumOf(this.#all, change);
     const own = sumOf(this.of(tenantId), change);
@@ -94,7 +111,7 @@ export class KvSums {
 
 export class KvAccount {
   readonly #options: KvAccountOptions;
-  readonly #sums = new KvSums();
+  readonly #sums: KvSums;
   readonly #used = new Set<BlockKey>();
   /** undefined: since the start nobody has said what is pinned, and what was before stays so. */
   #pinned: ReadonlySet<BlockKey> | undefined;
@@ -104,6 +121,7 @@ export class KvAccount {
 
   constructor(options: KvAccountOptions) {
     this.#options = options;
+    this.#sums = new KvSums((tenantId, blocks) => options.listener?.held("disk", tenantId, blocks));
   }
 
   start(): void {
@@ -126,7 +144,7 @@ export class KvAccount {
     return sumPinnedKv(this.#options.db, "disk");
   }
 
-  of(tenantId: TenantId): KvSum {
+  of(tenantId: string): KvSum {
     return this.#sums.of(tenantId);
   }
 
@@ -138,6 +156,12 @@ export class KvAccount {
   /** What one tenant has. */
   useOf(tenantId: TenantId): TenantTierUse {
     return { tier: "disk", ...this.#sums.of(tenantId), quotaBytes: this.#options.quotaBytesOf(tenantId) };
+  }
+
+  /** A start has found these in the folder. */
+  found(objects: readonly GoneObject[]): void {
+    for (const { tenantId, blockCount: blocks, bytes } of objects)
+      this.#sums.add(tenantId, { objects: 1, blocks, bytes });
   }
 
   add(objects: readonly GoneObject[]): void {

@@ -24,7 +24,7 @@ import type { Log } from "../base/log.ts";
 import { delay, yieldToOthers } from "../base/pace.ts";
 import type { MoverPort } from "../mover/mover.ts";
 import { type ListedPage, MoverError, type MoverJob } from "../mover/protocol.ts";
-import { KvSums, type TierUse } from "./account.ts";
+import { type KvSum, KvSums, type TierListener, type TierUse } from "./account.ts";
 import { bucketAside } from "./folder.ts";
 import { firstRestMs, Outage } from "./outage.ts";
 
@@ -43,6 +43,7 @@ export interface KvBucketOptions extends BucketSettings {
   readonly db: Db;
   readonly log: Log;
   readonly nowMs: () => number;
+  readonly listener: TierListener | undefined;
   /** Takes rows out of the database with all that is known of them. */
   readonly remove: (ids: readonly string[]) => void;
 }
@@ -74,13 +75,14 @@ export class KvBucket {
   #uploadNap = new AbortController();
   #removalNap = new AbortController();
   /** What is there, what is perhaps there counted in. */
-  readonly #sums = new KvSums();
+  readonly #sums: KvSums;
   #uploadingId: string | undefined;
 
   constructor(options: KvBucketOptions) {
     const { db, log, nowMs, address, openMover } = options;
     this.#options = options;
     this.#mover = openMover(useKvBucket(db, address, randomBytes(16).toString("hex")));
+    this.#sums = new KvSums((tenantId, blocks) => options.listener?.held("s3", tenantId, blocks));
     for (const { tenantId, ...sum } of kvBucketUses(db)) this.#sums.add(tenantId, sum);
     this.#uploads = new BackgroundLoop("copying KV to the bucket", log, (signal) => this.#upload(signal));
     this.#removals = new BackgroundLoop("deleting KV from the bucket", log, (signal) => this.#remove(signal));
@@ -110,6 +112,11 @@ export class KvBucket {
   use(): TierUse {
     const { db, mostBytes: quotaBytes } = this.#options;
     return { tier: "s3", ...this.#sums.all, pinnedBytes: sumPinnedKv(db, "s3"), quotaBytes };
+  }
+
+  /** What one tenant has there. */
+  of(tenantId: string): KvSum {
+    return this.#sums.of(tenantId);
   }
 
   get isEmpty(): boolean {

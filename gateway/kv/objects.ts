@@ -39,18 +39,17 @@ import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import { KvAccount, type NoRoom, type TierUse } from "./account.ts";
 import type { BucketSettings } from "./bucket.ts";
 import { type FolderFiles, isOwnFolder, openKvFolder, systemFolderFiles, temporaryName } from "./folder.ts";
-import { KvPlaces } from "./places.ts";
+import { KvPlaces, type KvPlacesOptions } from "./places.ts";
 import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
 import type { KvScopes } from "./scopes.ts";
 import { type KeepWish, type KeepWork, type KeptSpan, KvWrites, type PendingObject } from "./writes.ts";
 
-export interface KvObjectsOptions {
+export interface KvObjectsOptions extends Pick<KvPlacesOptions, "log" | "listener"> {
   readonly db: Db;
   readonly scopes: KvScopes;
   readonly folder: string;
@@ -62,7 +61,6 @@ export interface KvObjectsOptions {
   readonly quotaBytesOf: (tenantId: TenantId) => number | undefined;
   /** Where copies of the files go; absent: nowhere. */
   readonly bucket?: BucketSettings | undefined;
-  readonly log: Log;
   readonly send: (workerId: string, message: GatewayMessage) => boolean;
   readonly readyWorkers: () => readonly string[];
   /** What all workers serve. */
@@ -91,11 +89,11 @@ export class KvObjects {
 
   constructor(options: KvObjectsOptions) {
     this.#options = options;
-    const { db, scopes, folder, mostBytes, quotaBytesOf, log, freeBytes, files = systemFolderFiles } = options;
-    const nowMs = () => performance.now();
-    this.#room = new Room({ folder, mostBytes, log, nowMs, ...(freeBytes && { freeBytes }) });
+    const { db, scopes, folder, mostBytes, quotaBytesOf, log, listener, freeBytes } = options;
+    const { files = systemFolderFiles } = options;
+    this.#room = new Room({ folder, mostBytes, log, nowMs: () => performance.now(), ...(freeBytes && { freeBytes }) });
     this.#places = new KvPlaces({
-      ...{ db, folder, bucket: options.bucket, log },
+      ...{ db, folder, bucket: options.bucket, log, listener },
       account: () => this.account,
       removal: () => this.#removal,
       writing: (tenantId) => ({ all: this.#writes.bytes, own: this.#writes.bytesOf(tenantId) }),
@@ -104,7 +102,7 @@ export class KvObjects {
       tellAgain: (row) => this.#tellAll(listKvObjects(db, row, row.seq - 1, 1)),
     });
     const onDrop = (objects: readonly GoneObject[]): void => this.#places.drop(objects);
-    this.account = new KvAccount({ db, room: this.#room, quotaBytesOf, onDrop });
+    this.account = new KvAccount({ db, room: this.#room, quotaBytesOf, listener, onDrop });
     this.#removal = new KvRemoval({
       ...{ db, folder, files, log },
       onGone: (objects) => this.#gone(objects),

@@ -13,7 +13,7 @@ import { extentBlocks, type KvObject } from "../../worker/contract/kv-object.ts"
 import type { FileTier, GatewayMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
-import type { KvAccount, NoRoom, TierUse } from "./account.ts";
+import type { KvAccount, NoRoom, TierListener, TierUse } from "./account.ts";
 import { type BucketSettings, KvBucket } from "./bucket.ts";
 import { chunks, type KvRemoval, removedAtOnce } from "./removal.ts";
 
@@ -21,6 +21,7 @@ export interface KvPlacesOptions {
   readonly db: Db;
   readonly folder: string;
   readonly bucket: BucketSettings | undefined;
+  readonly listener?: TierListener | undefined;
   readonly log: Log;
   readonly account: () => KvAccount;
   readonly removal: () => KvRemoval;
@@ -56,11 +57,11 @@ export class KvPlaces {
    * @returns those that no row has
    */
   open(files: ReadonlySet<string>, isOff: boolean): readonly string[] {
-    const { db, bucket, log, remove, account } = this.#options;
+    const { db, bucket, log, remove, account, listener } = this.#options;
     // What an earlier start had in a bucket cannot be reached.
     if (bucket === undefined && hasKvBucket(db)) useKvBucket(db, "", "");
     if (bucket !== undefined && !isOff) {
-      this.#bucket = new KvBucket({ ...bucket, db, log, nowMs: () => performance.now(), remove });
+      this.#bucket = new KvBucket({ ...bucket, db, log, nowMs: () => performance.now(), remove, listener });
     }
     const rows = listKvObjectIds(db).filter(({ onDisk }) => onDisk === 1);
     const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
@@ -71,7 +72,7 @@ export class KvPlaces {
       this.#bucket?.gone(nowhere);
     }
     const known = rows.filter(({ id }) => files.has(id));
-    account().add(known);
+    account().found(known);
     this.#isCounted = true;
     const ids = new Set(known.map(({ id }) => id));
     return [...files].filter((name) => !ids.has(name));
@@ -93,6 +94,11 @@ export class KvPlaces {
   /** What lies in the bucket; undefined: there is none. */
   bucketUse(): TierUse | undefined {
     return this.#bucket?.use();
+  }
+
+  /** Blocks of the tenant in the bucket. */
+  bucketBlocksOf(tenantId: string): number {
+    return this.#bucket?.of(tenantId).blocks ?? 0;
   }
 
   get isBucketEmpty(): boolean {
@@ -174,6 +180,7 @@ export class KvPlaces {
     if (fetched === "here" && still.onDisk === 0) {
       placeKvObjects(db, [objectId], { onDisk: 1 });
       this.#options.account().add([still]);
+      this.#options.listener?.loaded("s3", still.tenantId, still.blockCount);
       this.#fetchCount += 1;
       this.#fetched.set(objectId, this.#fetchCount);
     }

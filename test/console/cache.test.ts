@@ -7,18 +7,33 @@ import { type ConsoleRig, chromiumPath, openRig, tenantAdminScopes } from "./rig
 setDefaultTimeout(120_000);
 
 test("a second's changes are lines: what went, what came, what is held", () => {
-  const block = { tenant_id: "tenant_a", worker: "worker-0", tier: "device", stored: 8, removed: 24, held: 3 };
+  const block = {
+    tenant_id: "tenant_a",
+    worker: "worker-0",
+    tier: "device",
+    stored: 8,
+    removed: 24,
+    loaded: 0,
+    held: 3,
+  };
+  const files = { ...block, worker: null, tier: "disk", stored: 0, removed: 0, loaded: 7, held: 9 };
   const pin = { tenant_id: "tenant_a", tier: "device", pinned: 0, unpinned: 2 };
-  const lines = happeningsOf("x", { at: 5, blocks: [block, { ...block, removed: 0, tier: "host" }], pins: [pin] });
+  const lines = happeningsOf("x", {
+    at: 5,
+    blocks: [block, { ...block, removed: 0, tier: "host" }, files, { ...files, tier: "s3" }],
+    pins: [pin],
+  });
   expect(lines.map(({ place, text }) => [place, text])).toEqual([
     ["worker-0, pool", "24 removed, 8 stored; 3 held"],
     ["worker-0, memory", "8 stored; 3 held"],
+    ["files", "7 loaded; 9 held"],
+    ["bucket", "7 loaded; 9 held"],
     ["pool", "2 no longer pinned"],
   ]);
-  expect(new Set(lines.map(({ key }) => key)).size).toBe(3);
-  expect(happeningsOf("y", { at: 5, blocks: [], pins: [], others: { stored: 1, removed: 2 } })[0]?.text).toBe(
-    "2 removed, 1 stored",
-  );
+  expect(new Set(lines.map(({ key }) => key)).size).toBe(5);
+  expect(
+    happeningsOf("y", { at: 5, blocks: [], pins: [], others: { stored: 1, removed: 2, loaded: 3 } })[0]?.text,
+  ).toBe("2 removed, 1 stored, 3 loaded");
 });
 
 describe.skipIf(chromiumPath === undefined)("the cache in the console", () => {

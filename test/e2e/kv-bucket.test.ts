@@ -5,6 +5,7 @@ import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { addFile, askChat, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
+import { readSse } from "../../gateway/client/sse.ts";
 import { type Bucket, openBucket, refusal } from "../support/bucket.ts";
 import { isLong } from "../support/effort.ts";
 import { folderMaker } from "../support/new-folder.ts";
@@ -106,6 +107,101 @@ async function loseFolder(settings: Record<string, string>, list: () => Promise<
 test("when the folder is lost, KV comes from the bucket, with the same answer; nobody else has the key", async () => {
   await loseFolder(env(), () => Promise.resolve(Object.keys(bucket.objects)));
   expect(bucket.read.length).toBeGreaterThan(0);
+});
+
+interface TierChange {
+  readonly tenant_id: string;
+  readonly worker: string | null;
+  readonly tier: string;
+  readonly stored: number;
+  readonly removed: number;
+  readonly loaded: number;
+  readonly held: number;
+}
+
+/** What a server tells of tenants' KV, from now on. */
+class Told implements AsyncDisposable {
+  readonly changes: TierChange[] = [];
+  readonly #stop = new AbortController();
+  readonly #ended: Promise<void>;
+
+  constructor(url: string, key: string) {
+    this.#ended = this.#follow(url, key).catch((error: unknown) => {
+      if (!this.#stop.signal.aborted) throw error;
+    });
+  }
+
+  /** Of one tier: sums of what was told, and what was held at last. */
+  of(tier: string) {
+    const own = this.changes.filter((change) => change.tier === tier);
+    const sum = (field: "stored" | "removed" | "loaded"): number => own.reduce((all, change) => all + change[field], 0);
+    return { stored: sum("stored"), removed: sum("removed"), loaded: sum("loaded"), held: own.at(-1)?.held ?? 0 };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#stop.abort();
+    await this.#ended;
+  }
+
+  async #follow(url: string, key: string): Promise<void> {
+    const headers = { authorization: `Bearer ${key}` };
+    const response = await fetch(`${url}/admin/v1/cache/events`, { headers, signal: this.#stop.signal });
+    expect(response.status).toBe(200);
+    for await (const { event, data } of readSse(response.body as ReadableStream<Uint8Array>)) {
+      if (event === "change") this.changes.push(...(JSON.parse(data) as { blocks: TierChange[] }).blocks);
+    }
+  }
+}
+
+async function observerKey(server: TestServer, tenantId: string): Promise<string> {
+  const keys = `/admin/v1/tenants/${tenantId}/keys`;
+  const { key } = await server.admin.json<{ key: string }>("POST", keys, { scopes: ["tenant:admin"] });
+  return key;
+}
+
+test("what comes to files and the bucket, goes and is brought back is told to its tenant and to nobody else", async () => {
+  const dataDir = newFolder();
+  const first = await startTestServer({ dataDir, env: env() });
+  const prepared = await prepare(first);
+  const tenantId = (
+    await first.admin.json<{ data: { id: string; name: string }[] }>("GET", "/admin/v1/tenants")
+  ).data.find(({ name }) => name === "keeper")?.id;
+  const neighbour = await first.tenant("neighbour");
+  const keys = { own: await observerKey(first, tenantId ?? ""), other: await observerKey(first, neighbour.id) };
+  let held = 0;
+  {
+    await using own = new Told(first.url, keys.own);
+    await until(
+      () => own.of("s3").held > 0 && own.of("s3").held === own.of("disk").held,
+      "both tiers have all",
+      60_000,
+    );
+    held = own.of("disk").held;
+    for (const tier of ["disk", "s3"]) expect(own.of(tier)).toEqual({ stored: held, removed: 0, loaded: 0, held });
+    const limits = `/admin/v1/tenants/${tenantId}/limits`;
+    await first.admin.json("PUT", limits, { kv_disk_bytes: 1 });
+    await until(() => own.of("disk").removed === held, "the files have made room");
+    expect([own.of("disk").held, own.of("s3").removed]).toEqual([0, 0]);
+    await first.admin.json("PUT", limits, {});
+  }
+  await first[Symbol.asyncDispose]();
+  await using second = await startTestServer({ dataDir, env: env() });
+  await using own = new Told(second.url, keys.own);
+  await using other = new Told(second.url, keys.other);
+  await using all = new Told(second.url, second.adminKey);
+  expect((await ask(second, prepared)).found).toBeGreaterThan(0);
+  await until(() => own.of("disk").loaded > 0, "it was brought back");
+  // What a start finds is not told as if it had come.
+  expect(own.of("s3")).toEqual({ stored: 0, removed: 0, loaded: own.of("disk").stored, held });
+  expect(own.of("disk").loaded).toBeLessThanOrEqual(own.of("disk").stored);
+  const client = new HttpClient({ url: second.url, apiKey: prepared.apiKey });
+  await client.json("DELETE", `/v1/vector_stores/${prepared.storeId}`);
+  await until(() => own.of("s3").removed === held && own.of("disk").held === 0, "all is deleted");
+  expect(own.of("disk").removed).toBe(own.of("disk").stored);
+  const shared = own.changes.filter(({ tier }) => tier === "disk" || tier === "s3");
+  expect(shared.every(({ worker, tenant_id }) => worker === null && tenant_id === tenantId)).toBe(true);
+  await until(() => all.of("s3").removed === held, "the operator is told too");
+  expect(other.changes).toEqual([]);
 });
 
 test.skipIf(!isLong || Bun.which("radosgw") === null)("the same over Ceph's S3 server", async () => {

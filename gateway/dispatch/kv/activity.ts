@@ -1,19 +1,26 @@
 /**
- * Tells followers what became of tenants' KV at the workers, by the second: blocks stored, removed and pinned, by tenant,
- * worker and tier. It names no block. The newest seconds are kept for followers that come or come back; one that is slow
+ * Tells followers what became of tenants' KV, by the second: blocks stored, removed, loaded and pinned, by tenant and tier,
+ * and by worker where each has its own. It names no block. The newest seconds are kept for followers that come or come back; one that is slow
  * misses the oldest of them, and each tells what is held by now.
  */
 import { randomBytes } from "node:crypto";
+import type { FileTier } from "../../../worker/contract/messages.ts";
 import type { WorkerTier } from "../../../worker/contract/tiers.ts";
 import { unlessAborted } from "../../base/hold.ts";
 
-/** What changed in one tier of one worker for one tenant. */
+/** One of a worker's tiers, or one that all workers share. */
+export type TierPlace =
+  | { readonly worker: string; readonly tier: WorkerTier }
+  | { readonly worker: null; readonly tier: FileTier };
+
+/** What changed in one place for one tenant. */
 export interface BlockChange {
   readonly tenantId: string;
-  readonly worker: string;
-  readonly tier: WorkerTier;
+  readonly place: TierPlace;
   storedBlocks: number;
   removedBlocks: number;
+  /** Brought from there to a nearer tier: from files to a pool, from the bucket to files. */
+  loadedBlocks: number;
   /** Blocks held there at the end of the second. */
   heldBlocks: number;
 }
@@ -34,8 +41,8 @@ export interface KvSecond {
 }
 
 export interface KvActivityOptions {
-  /** Blocks that a worker holds of a tenant. */
-  readonly heldBlocks: (worker: string, tier: WorkerTier, tenantId: string) => number;
+  /** Blocks of a tenant there. */
+  readonly heldBlocks: (place: TierPlace, tenantId: string) => number;
   /** Most changes in all the seconds that are kept. */
   readonly maxChanges: number;
   readonly nowMs?: () => number;
@@ -61,11 +68,16 @@ export class KvActivity {
   }
 
   /** @param count blocks stored, or, below zero, removed */
-  blocks(worker: string, tier: WorkerTier, tenantId: string, count: number): void {
+  blocks(place: TierPlace, tenantId: string, count: number): void {
     if (tenantId === "" || count === 0) return;
-    const change = this.#changeOf(worker, tier, tenantId);
+    const change = this.#changeOf(place, tenantId);
     if (count > 0) change.storedBlocks += count;
     else change.removedBlocks -= count;
+  }
+
+  /** @param count blocks brought from a tier that all workers share */
+  loaded(tier: FileTier, tenantId: string, count: number): void {
+    if (count > 0) this.#changeOf({ worker: null, tier }, tenantId).loadedBlocks += count;
   }
 
   /** @param count blocks pinned, or, below zero, no longer */
@@ -120,7 +132,7 @@ export class KvActivity {
     const pins = this.#pins;
     if (blocks.length === 0 && pins.length === 0) return;
     const { heldBlocks, maxChanges, nowMs = Date.now } = this.#options;
-    for (const change of blocks) change.heldBlocks = heldBlocks(change.worker, change.tier, change.tenantId);
+    for (const change of blocks) change.heldBlocks = heldBlocks(change.place, change.tenantId);
     // Where the clock was set back, a second still comes after the one before.
     const atMs = Math.max(nowMs(), (this.#seconds.at(-1)?.atMs ?? 0) + 1);
     this.#seconds.push({ atMs, blocks, pins });
@@ -137,13 +149,15 @@ export class KvActivity {
     this.#changeCount -= (oldest?.blocks.length ?? 0) + (oldest?.pins.length ?? 0);
   }
 
-  #changeOf(worker: string, tier: WorkerTier, tenantId: string): BlockChange {
-    const isIt = (one: BlockChange): boolean => one.worker === worker && one.tier === tier && one.tenantId === tenantId;
+  #changeOf(place: TierPlace, tenantId: string): BlockChange {
+    const { worker, tier } = place;
+    const isIt = (one: BlockChange): boolean =>
+      one.place.worker === worker && one.place.tier === tier && one.tenantId === tenantId;
     if (this.#last !== undefined && isIt(this.#last)) return this.#last;
     const changes = this.#blocks.getOrInsertComputed(tenantId, () => []);
     let change = changes.find(isIt);
     if (change === undefined) {
-      change = { tenantId, worker, tier, storedBlocks: 0, removedBlocks: 0, heldBlocks: 0 };
+      change = { tenantId, place, storedBlocks: 0, removedBlocks: 0, loadedBlocks: 0, heldBlocks: 0 };
       changes.push(change);
       this.#gather();
     }

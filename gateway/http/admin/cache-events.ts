@@ -1,7 +1,7 @@
 /**
  * What becomes of KV, as it does. GET /admin/v1/kv-events: which worker holds which blocks, for routers and monitoring:
- * keys and counts, no text and no tenant. GET /admin/v1/cache/events: how many blocks of a tenant are stored, removed and
- * pinned, by the second, for people who look; a tenant's administrator is told of the tenant's own.
+ * keys and counts, no text and no tenant. GET /admin/v1/cache/events: how many blocks of a tenant are stored, removed,
+ * loaded and pinned, by the second, for people who look; a tenant's administrator is told of the tenant's own.
  */
 import type { Hono } from "hono";
 import { z } from "zod";
@@ -25,7 +25,7 @@ const about = {
   },
   cache: {
     summary:
-      "How many blocks of KV are stored, removed and pinned, by the second (event `change`), with what is held then; a tenant's own with tenant:admin. First comes what is known of the last minute, up to the event `current`; with Last-Event-ID what came after it.",
+      "How many blocks of KV are stored, removed, loaded and pinned, by the second (event `change`), with what is held then, in each tier: a worker's pool (`device`) and the memory beside it (`host`); files (`disk`) and the bucket (`s3`), which all workers share (`worker` is null). `loaded` counts what was brought from there: files to a pool, objects of the bucket to files. A tenant's own with tenant:admin. First comes what is known of the last minute, up to the event `current`; with Last-Event-ID what came after it.",
     answerTypes: ["text/event-stream"],
   },
 };
@@ -84,23 +84,27 @@ function bodyOf(change: FedChange["change"]) {
 /** Tenants whose changes of a second an operator is told one by one; those of others are summed up. */
 const shownChanges = 100;
 
-const turnover = ({ storedBlocks, removedBlocks }: BlockChange): number => storedBlocks + removedBlocks;
+const turnover = ({ storedBlocks, removedBlocks, loadedBlocks }: BlockChange): number =>
+  storedBlocks + removedBlocks + loadedBlocks;
 
 function secondBody({ atMs, blocks, pins }: KvSecond) {
   const byTurnover = blocks.toSorted((a, b) => turnover(b) - turnover(a));
   const others = byTurnover.slice(shownChanges);
-  const sum = (field: "storedBlocks" | "removedBlocks"): number =>
+  const sum = (field: "storedBlocks" | "removedBlocks" | "loadedBlocks"): number =>
     others.reduce((total, change) => total + change[field], 0);
   return {
     at: seconds(atMs),
     blocks: byTurnover.slice(0, shownChanges).map(blocksBody),
     pins: pins.slice(0, shownChanges).map(pinsBody),
-    ...(others.length > 0 && { others: { stored: sum("storedBlocks"), removed: sum("removedBlocks") } }),
+    ...(others.length > 0 && {
+      others: { stored: sum("storedBlocks"), removed: sum("removedBlocks"), loaded: sum("loadedBlocks") },
+    }),
   };
 }
 
-function blocksBody({ tenantId, worker, tier, storedBlocks, removedBlocks, heldBlocks }: BlockChange) {
-  return { tenant_id: tenantId, worker, tier, stored: storedBlocks, removed: removedBlocks, held: heldBlocks };
+function blocksBody({ tenantId, place, storedBlocks, removedBlocks, loadedBlocks, heldBlocks }: BlockChange) {
+  const counts = { stored: storedBlocks, removed: removedBlocks, loaded: loadedBlocks, held: heldBlocks };
+  return { tenant_id: tenantId, ...place, ...counts };
 }
 
 function pinsBody({ tenantId, tier, pinnedBlocks, unpinnedBlocks }: PinChange) {

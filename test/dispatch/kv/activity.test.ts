@@ -12,11 +12,13 @@ function rig(maxChanges = 1_000) {
   const clock = { nowMs: 1_000 };
   const residency = new Residency(
     (_worker, root) => ({ tenantId: `tenant_${root[0]}`, isFragment: false }),
-    (...change) => activity.blocks(...change),
+    (worker, tier, ...change) => activity.blocks({ worker, tier }, ...change),
   );
+  /** Of each tier that all workers share, the blocks of any tenant. */
+  const shared = { disk: 0, s3: 0 };
   const activity = new KvActivity({
-    heldBlocks: (worker, tier, tenantId) =>
-      residency.byTenant(worker, tier).get(tenantId as `tenant_${string}`)?.blockCount ?? 0,
+    heldBlocks: ({ worker, tier }, tenantId) =>
+      worker === null ? shared[tier] : (residency.byTenant(worker, tier).get(tenantId)?.blockCount ?? 0),
     maxChanges,
     nowMs: () => clock.nowMs,
     gatherMs: 3_600_000,
@@ -25,7 +27,7 @@ function rig(maxChanges = 1_000) {
     clock.nowMs += 1_000;
     activity.flush();
   };
-  return { residency, activity, flush, clock };
+  return { residency, activity, shared, flush, clock };
 }
 
 /** Blocks whose first letter is their tenant's. */
@@ -54,7 +56,7 @@ const change = (
   heldBlocks: number,
   tier: WorkerTier = "device",
 ) => {
-  return { tenantId, worker: "w0", tier, storedBlocks, removedBlocks, heldBlocks };
+  return { tenantId, place: { worker: "w0", tier }, storedBlocks, removedBlocks, loadedBlocks: 0, heldBlocks };
 };
 
 test("blocks are told by tenant, tier and second, and a tenant's follower hears of its own alone", async () => {
@@ -72,6 +74,41 @@ test("blocks are told by tenant, tier and second, and a tenant's follower hears 
     [change("tenant_a", 1, 1, 2), change("tenant_b", 0, 1, 0)],
   ]);
   expect(await known(activity, "tenant_c")).toEqual([]);
+});
+
+test("what comes to files and the bucket, goes from them and is brought from them is told of its tenant", async () => {
+  const { residency, activity, shared, flush } = rig();
+  const [disk, s3] = [
+    { worker: null, tier: "disk" },
+    { worker: null, tier: "s3" },
+  ] as const;
+  activity.blocks(disk, "tenant_a", 32);
+  activity.blocks(s3, "tenant_a", 32);
+  activity.blocks(disk, "tenant_b", 5);
+  Object.assign(shared, { disk: 32, s3: 32 });
+  flush();
+  activity.blocks(disk, "tenant_a", -32);
+  activity.loaded("disk", "tenant_a", 8);
+  activity.loaded("s3", "tenant_a", 32);
+  activity.loaded("disk", "tenant_b", 0);
+  residency.apply("w0", [stored("device", "a1")]);
+  shared.disk = 0;
+  flush();
+  const none = { storedBlocks: 0, removedBlocks: 0, loadedBlocks: 0 };
+  const own = { tenantId: "tenant_a", ...none };
+  expect((await known(activity, "tenant_a")).map(({ blocks }) => blocks)).toEqual([
+    [
+      { ...own, place: disk, storedBlocks: 32, heldBlocks: 32 },
+      { ...own, place: s3, storedBlocks: 32, heldBlocks: 32 },
+    ],
+    [
+      { ...own, place: disk, removedBlocks: 32, loadedBlocks: 8, heldBlocks: 0 },
+      { ...own, place: s3, loadedBlocks: 32, heldBlocks: 32 },
+      change("tenant_a", 1, 0, 1),
+    ],
+  ]);
+  const [other, ...more] = await known(activity, "tenant_b");
+  expect([other?.blocks.map(({ storedBlocks }) => storedBlocks), more]).toEqual([[5], []]);
 });
 
 test("a worker that ends takes its blocks with it", async () => {
@@ -170,8 +207,8 @@ test("sums of what is told are what the workers hold, whatever happens", async (
       const sums = new Map<string, number>();
       const last = new Map<string, number>();
       for (const { blocks } of await known(activity)) {
-        for (const { tenantId, worker, tier, ...counts } of blocks) {
-          const place = `${worker} ${tier} ${tenantId}`;
+        for (const { tenantId, place: at, ...counts } of blocks) {
+          const place = `${at.worker} ${at.tier} ${tenantId}`;
           sums.set(place, (sums.get(place) ?? 0) + counts.storedBlocks - counts.removedBlocks);
           last.set(place, counts.heldBlocks);
         }

@@ -41,10 +41,13 @@ export interface Change {
   readonly at: number;
   readonly blocks: readonly {
     readonly tenant_id: string;
-    readonly worker: string;
+    /** null: all workers share the tier. */
+    readonly worker: string | null;
     readonly tier: string;
     readonly stored: number;
     readonly removed: number;
+    /** Brought from there: files to a pool, objects of the bucket to files. */
+    readonly loaded: number;
     readonly held: number;
   }[];
   readonly pins: readonly {
@@ -53,7 +56,7 @@ export interface Change {
     readonly pinned: number;
     readonly unpinned: number;
   }[];
-  readonly others?: { readonly stored: number; readonly removed: number };
+  readonly others?: { readonly stored: number; readonly removed: number; readonly loaded: number };
 }
 
 const tierWords: Readonly<Record<string, string>> = { device: "pool", host: "memory", disk: "files", s3: "bucket" };
@@ -72,10 +75,11 @@ const counted = (count: number, what: string): string[] => (count > 0 ? [`${coun
 
 /** @param id of the event, which no other has */
 export function happeningsOf(id: string, { at, blocks, pins, others }: Change): readonly Happening[] {
-  const moved = blocks.map(({ tenant_id: tenantId, worker, tier, stored, removed, held }, index) => {
-    const parts = [...counted(removed, "removed"), ...counted(stored, "stored")];
+  const moved = blocks.map(({ tenant_id: tenantId, worker, tier, stored, removed, loaded, held }, index) => {
+    const parts = [...counted(removed, "removed"), ...counted(stored, "stored"), ...counted(loaded, "loaded")];
     const text = `${parts.join(", ")}; ${held} held`;
-    return { key: `${id}-${index}`, at, tenantId, place: `${worker}, ${tierWord(tier)}`, text };
+    const place = worker === null ? tierWord(tier) : `${worker}, ${tierWord(tier)}`;
+    return { key: `${id}-${index}`, at, tenantId, place, text };
   });
   const pinned = pins.map(({ tenant_id: tenantId, tier, pinned, unpinned }, index) => {
     const text = [...counted(pinned, "pinned"), ...counted(unpinned, "no longer pinned")].join(", ");
@@ -90,7 +94,7 @@ export function happeningsOf(id: string, { at, blocks, pins, others }: Change): 
             at,
             tenantId: "others",
             place: "",
-            text: `${others.removed} removed, ${others.stored} stored`,
+            text: `${others.removed} removed, ${others.stored} stored, ${others.loaded} loaded`,
           },
         ];
   return [...moved, ...pinned, ...rest];
