@@ -29,6 +29,8 @@ interface Options {
   readonly sets: readonly string[];
   readonly arms: readonly string[];
   readonly most: number;
+  /** Answers that are generated together. */
+  readonly together: number;
   readonly evalFolder: string | undefined;
   readonly keep: string | undefined;
   readonly slice: { readonly at: number; readonly of: number };
@@ -36,8 +38,9 @@ interface Options {
 
 /** @throws CommandError */
 function readOptions(option: BenchContext["option"]): Options {
-  const most = Number(option("samples") ?? 1_000);
+  const [most, together] = [Number(option("samples") ?? 1_000), Number(option("together") ?? 24)];
   if (!Number.isInteger(most) || most < 1) throw new CommandError("--samples takes a whole number from 1");
+  if (!Number.isInteger(together) || together < 1 || together > 64) throw new CommandError("--together takes 1 to 64");
   const names = option("arms")?.split(",") ?? Object.keys(arms);
   const unknown = names.find((name) => !Object.hasOwn(arms, name));
   if (unknown !== undefined) throw new CommandError(`no arm "${unknown}"; there are ${Object.keys(arms).join(", ")}`);
@@ -46,7 +49,7 @@ function readOptions(option: BenchContext["option"]): Options {
     throw new CommandError("--slice takes K/N: the K-th of N parts");
   }
   const sets = option("sets")?.split(",") ?? defaultSets;
-  return { sets, arms: names, most, evalFolder: option("eval"), keep: option("keep"), slice: { at, of } };
+  return { sets, arms: names, most, together, evalFolder: option("eval"), keep: option("keep"), slice: { at, of } };
 }
 
 /** What of a set is not answered yet. */
@@ -71,7 +74,7 @@ function* openQuestions(
 
 /** @returns the model's name */
 async function answerSet(set: QuestionSet, options: Options, kept: KeptScores, say: BenchContext["say"]) {
-  const answerer = await Answerer.open(set.modelFolder, process.env);
+  const answerer = await Answerer.open(set.modelFolder, options.together, process.env);
   const startMs = performance.now();
   let answered = 0;
   await answerer.answerAll(openQuestions(answerer, set, options, kept), ({ question, arm }, answer) => {
@@ -137,6 +140,7 @@ export const sparseBench: Bench = {
     sets: `LIST  comma-separated: evaluation sets, chains, chains-short (${defaultSets.join(",")})`,
     arms: `LIST  ways to choose (${Object.keys(arms).join(",")})`,
     samples: "N  at most so many questions of each set (1000)",
+    together: "N  answers that are generated together (24)",
     eval: "FOLDER  of evaluation sets, in place of the demo model's",
     keep: "FOLDER  keeps each answer's score, and asks only what it does not have",
     slice: "K/N  asks the K-th of N parts of the questions",

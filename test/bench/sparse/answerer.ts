@@ -14,8 +14,6 @@ import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { Engine } from "../../../worker/engine/loop.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 
-/** Requests that decode together. */
-const mostRequests = 24;
 /** Tokens that a row chooses, at most. */
 const mostListTokens = 4_096;
 
@@ -47,11 +45,20 @@ export class Answerer {
   readonly #tokenBytes: TokenBytes;
   readonly #pending = new Map<string, Pending>();
   readonly #failures: string[] = [];
+  /** Requests that decode together, at most. */
+  readonly #mostRequests: number;
   readonly model: string;
   #count = 0;
 
-  /** @param env settings of a worker, in place of its defaults */
-  static async open(folder: string, env: Readonly<Record<string, string | undefined>>): Promise<Answerer> {
+  /**
+   * @param mostRequests that decode together
+   * @param env settings of a worker, in place of its defaults
+   */
+  static async open(
+    folder: string,
+    mostRequests: number,
+    env: Readonly<Record<string, string | undefined>>,
+  ): Promise<Answerer> {
     const config = parseWorkerConfig({ ...env, SPANGATE_MODEL: folder });
     const { kernels, dense } = await openArithmetic(config);
     const mode = numericMode({ ...config, dense });
@@ -59,14 +66,21 @@ export class Answerer {
     const sparse = { seats: mostRequests, listTokens: mostListTokens, shadowBits: 4, rings: true } as const;
     const { kvBytes = 2 ** 30, stepTokens: maxRows } = config;
     const options = { ...config, sparse, dense, kvBytes, maxRows, maxLogitRows: 64, kernels };
-    return new Answerer(folder, await CpuBackend.open(model, options), model, `${model.id} (${mode})`);
+    return new Answerer(folder, mostRequests, await CpuBackend.open(model, options), model, mode);
   }
 
-  private constructor(folder: string, backend: CpuBackend, model: ReturnType<typeof loadModel>, name: string) {
+  private constructor(
+    folder: string,
+    mostRequests: number,
+    backend: CpuBackend,
+    model: ReturnType<typeof loadModel>,
+    mode: string,
+  ) {
     const text = readModelText(folder);
     const { blockTokens, contextTokens } = backend.shape;
     const template = new ChatTemplate(text);
-    this.model = name;
+    this.model = `${model.id} (${mode})`;
+    this.#mostRequests = mostRequests;
     this.#backend = backend;
     this.#tokenizer = new TextTokenizer(text, { cacheBytes: 16_000_000 });
     const card = { digest: model.digest, blockTokens, contextTokens };
@@ -93,7 +107,7 @@ export class Answerer {
   /** Answers all of it, with as many at once as there are seats; calls `done` as each is answered. */
   async answerAll<A extends Asked>(asked: Iterable<A>, done: (asked: A, answer: Answer) => void): Promise<void> {
     for (const each of asked) {
-      while (this.#pending.size >= mostRequests) await this.#step();
+      while (this.#pending.size >= this.#mostRequests) await this.#step();
       this.#submit(this.#lowerer.lower(each.input), each, (answer) => done(each, answer));
     }
     while (this.#pending.size > 0) await this.#step();
