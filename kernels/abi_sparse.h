@@ -40,8 +40,8 @@ extern "C" {
  */
 SPG_API int32_t spg_sparse_open(spg_pool *pool, int32_t seats, int32_t list_tokens, int32_t rings);
 SPG_API int64_t spg_shadow_bytes(const spg_pool *pool);
-/* Of a block in a layer: [kv_heads][block_tokens / 16] of { codes [head_dim / 8][16][4], scales float16 [16] }. */
-SPG_API const void *spg_shadow_data(const spg_pool *pool, int32_t layer, int32_t block_id);
+/* Of a block in a layer and KV head: [block_tokens / 16] of { codes [head_dim / 8][16][4], scales float16 [16] }. */
+SPG_API const void *spg_shadow_data(const spg_pool *pool, int32_t layer, int32_t block_id, int32_t kv_head);
 /* Shadows of blocks that were written from outside. block_ids: [block_count]. */
 SPG_API int32_t spg_shadow_blocks(spg_pool *pool, const int32_t *block_ids, int32_t block_count);
 

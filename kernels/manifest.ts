@@ -149,6 +149,7 @@ const headers = [
   "attend_tiles",
   "blend",
   "choose",
+  "copies",
   "gcm",
   "greatest",
   "half",

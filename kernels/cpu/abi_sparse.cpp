@@ -31,10 +31,11 @@ int64_t spg_shadow_bytes(const spg_pool *pool) {
   return pool && pool->sparse ? static_cast<int64_t>(pool->sparse->shadows.layerBytes) * pool->view.layers : 0;
 }
 
-const void *spg_shadow_data(const spg_pool *pool, int32_t layer, int32_t block_id) {
+const void *spg_shadow_data(const spg_pool *pool, int32_t layer, int32_t block_id, int32_t kv_head) {
   if (!pool || !pool->sparse || block_id < 0 || block_id >= pool->view.blocks) return nullptr;
+  if (kv_head < 0 || kv_head >= pool->view.kvHeads) return nullptr;
   if (!is_seat_layer(pool, 0, layer)) return nullptr;
-  return shadow_head(pool->sparse->shadows, layer, block_id, 0);
+  return shadow_head(pool->sparse->shadows, layer, block_id, kv_head);
 }
 
 int32_t spg_shadow_blocks(spg_pool *pool, const int32_t *block_ids, int32_t block_count) {

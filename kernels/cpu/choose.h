@@ -22,10 +22,10 @@ constexpr int kShadowLimit = 7, kShadowZero = 8;
 /* A query's numbers are -127 to 127. */
 constexpr int kQueryLimit = 127;
 
-/* The shadows of one pool: [layers][blocks][kvHeads][panels of a block]. */
+/* The shadows of one pool: [layers][kvHeads][blocks][panels of a block], so that those of a head are read in one stream. */
 struct ShadowView {
   unsigned char *data;
-  size_t panelBytes, headBytes, blockBytes, layerBytes;
+  size_t panelBytes, blockBytes, headBytes, layerBytes;
 };
 
 static inline size_t shadow_code_bytes(int headDim) {
@@ -33,7 +33,7 @@ static inline size_t shadow_code_bytes(int headDim) {
 }
 
 static inline unsigned char *shadow_head(const ShadowView &view, int layer, int block, int kvHead) {
-  return view.data + layer * view.layerBytes + block * view.blockBytes + kvHead * view.headBytes;
+  return view.data + layer * view.layerBytes + kvHead * view.headBytes + block * view.blockBytes;
 }
 
 /* A query after the Hadamard transform, in 8 bits. */

@@ -5,6 +5,7 @@
 #include "attend.h"
 #include "attend_tiles.h"
 #include "blend.h"
+#include "copies.h"
 #include "heads.h"
 #include "internal.h"
 #include "vector.h"

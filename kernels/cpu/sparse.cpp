@@ -85,9 +85,9 @@ int32_t open_sparse(spg_pool &pool, int32_t seats, int32_t listTokens, int32_t r
   sparse->table = pool.context->choose;
   ShadowView &shadows = sparse->shadows;
   shadows.panelBytes = shadow_code_bytes(view.headDim) + kPanelTokens * sizeof(uint16_t);
-  shadows.headBytes = shadows.panelBytes * (view.blockTokens / kPanelTokens);
-  shadows.blockBytes = shadows.headBytes * view.kvHeads;
-  shadows.layerBytes = shadows.blockBytes * view.blocks;
+  shadows.blockBytes = shadows.panelBytes * (view.blockTokens / kPanelTokens);
+  shadows.headBytes = shadows.blockBytes * view.blocks;
+  shadows.layerBytes = shadows.headBytes * view.kvHeads;
   size_t bytes = shadows.layerBytes * view.layers + kTailBytes;
   shadows.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
   if (!shadows.data) return SPG_E_MEMORY;

@@ -1,6 +1,6 @@
 /** What kernels/abi_sparse.h says, in float64 and plain loops, from what the pool holds. */
-import type { KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
-import type { CandidateSegment, SceneStep } from "./choice-scene.ts";
+import type { KvPool, KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import { type CandidateSegment, type SceneStep, shadowBytes } from "./choice-scene.ts";
 import { toFloats } from "./compare.ts";
 import { decodePool } from "./mx8-twin.ts";
 import type { Elements } from "./world.ts";
@@ -74,13 +74,16 @@ export function candidatesOf(options: KvPoolOptions, segments: readonly Candidat
   );
 }
 
+/** A token's place in one layer and KV head. */
+interface KvAt {
+  readonly layer: number;
+  readonly kvHead: number;
+  readonly block: number;
+  readonly offset: number;
+}
+
 /** K, or V, of a token in a pool's contents as floats. */
-export function vectorOf(
-  options: KvPoolOptions,
-  floats: Float32Array,
-  part: "key" | "value",
-  at: { layer: number; kvHead: number; block: number; offset: number },
-): Float64Array {
+export function vectorOf(options: KvPoolOptions, floats: Float32Array, part: "key" | "value", at: KvAt): Float64Array {
   const { blockCount, kvHeads, headDim, blockTokens } = options;
   const start = ((at.layer * blockCount + at.block) * kvHeads + at.kvHead) * 2 * headDim * blockTokens;
   return Float64Array.from({ length: headDim }, (_, d) =>
@@ -90,12 +93,13 @@ export function vectorOf(
   );
 }
 
-/** The number and the scale of a token's shadow in the bytes of a block's shadows of one layer. */
-export function shadowOf(options: KvPoolOptions, bytes: Uint8Array, kvHead: number, token: number) {
-  const { headDim, blockTokens } = options;
-  const panelBytes = headDim * 8 + 32;
-  const panel = bytes.subarray((kvHead * (blockTokens / 16) + Math.floor(token / 16)) * panelBytes);
-  const lane = token % 16;
+/** The numbers and the scale of a token's shadow. */
+export function shadowOf({ options, seats }: KvPool, at: KvAt) {
+  const { headDim } = options;
+  if (seats === undefined) throw new Error("no seats");
+  const bytes = seats.shadows(at.layer, at.block, at.kvHead, shadowBytes(options));
+  const panel = bytes.subarray(Math.floor(at.offset / 16) * (headDim * 8 + 32));
+  const lane = at.offset % 16;
   const halfOf = toFloats(Uint16Array.of(panel[headDim * 8 + lane * 2] | (panel[headDim * 8 + lane * 2 + 1] << 8)));
   const numbers = Float64Array.from({ length: headDim }, (_, d) => {
     const inHalf = d % (headDim / 2);

@@ -225,11 +225,16 @@ export function run(pool: KvPool, scene: Scene, step: { batch: AttentionBatch; q
   return out;
 }
 
+/** Bytes of the shadows of a block in one layer and KV head. */
+export const shadowBytes = ({ headDim, blockTokens }: KvPoolOptions): number => (blockTokens / 16) * (headDim * 8 + 32);
+
 export function allShadows({ seats, options }: KvPool): Uint8Array {
   if (seats === undefined) throw new Error("no seats");
-  const bytes = seats.shadowBytes / options.layerCount / options.blockCount;
+  const { blockCount, kvHeads } = options;
   const parts = sceneLayers.flatMap((layer) =>
-    Array.from({ length: options.blockCount }, (_, block) => seats.shadows(layer, block, bytes)),
+    Array.from({ length: blockCount * kvHeads }, (_, at) =>
+      seats.shadows(layer, Math.floor(at / kvHeads), at % kvHeads, shadowBytes(options)),
+    ),
   );
   return new Uint8Array(Buffer.concat(parts));
 }

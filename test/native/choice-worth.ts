@@ -13,11 +13,9 @@ export function worthOf(pool: KvPool, at: WorthOf, queries: readonly Float64Arra
   const { scene, step, floats, layer, kvHead, isExact } = at;
   const { options } = scene;
   const candidates = candidatesOf(options, step.segments);
-  const bytes = (pool.seats?.shadowBytes ?? 0) / options.layerCount / options.blockCount;
   const keys = candidates.map(({ block, offset }) => {
     if (isExact) return vectorOf(options, floats, "key", { layer, kvHead, block, offset });
-    const shadows = pool.seats?.shadows(layer, block, bytes) ?? new Uint8Array();
-    const { scale, numbers } = shadowOf(options, shadows, kvHead, offset);
+    const { scale, numbers } = shadowOf(pool, { layer, kvHead, block, offset });
     return numbers.map((x) => x * scale);
   });
   const lengths = keys.map((key) => Math.hypot(...key));

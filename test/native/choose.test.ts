@@ -125,16 +125,10 @@ describe("against float64", () => {
       const scene = new Scene(random, seatOptions(random));
       const pool = scene.open(kernels);
       const floats = floatsOf(scene.options, scene.kv);
-      const bytes = (pool.seats?.shadowBytes ?? 0) / 2 / scene.options.blockCount;
       for (const { block, offset } of candidatesOf(scene.options, scene.spans)) {
         for (let kvHead = 0; kvHead < scene.options.kvHeads; kvHead++) {
           const y = hadamard(vectorOf(scene.options, floats, "key", { layer: 1, kvHead, block, offset }));
-          const shadow = shadowOf(
-            scene.options,
-            pool.seats?.shadows(1, block, bytes) ?? new Uint8Array(),
-            kvHead,
-            offset,
-          );
+          const shadow = shadowOf(pool, { layer: 1, kvHead, block, offset });
           const greatest = y.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
           // The scale is rounded to float16, which moves the 7th step by 7 * 2^-11 of a step; the rest is float32.
           expect(Math.abs(shadow.scale * 7 - greatest)).toBeLessThan(greatest * 2 ** -10 + 1e-6);

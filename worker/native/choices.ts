@@ -119,10 +119,13 @@ export class ChoiceSeats {
     this.#library.check("writeShadows", status);
   }
 
-  /** A block's shadows in one layer, [kvHeads][blockTokens / 16] panels (kernels/abi_sparse.h): a view, for tests. */
-  shadows(layer: number, blockId: number, bytes: number): Uint8Array {
-    const data = this.#library.symbols.spg_shadow_data(this.#pool, layer, blockId);
-    if (data === null) throw new RangeError(`no block ${blockId} in layer ${layer}`);
+  /**
+   * A block's shadows in one layer and KV head, [blockTokens / 16] panels (kernels/abi_sparse.h): a view, for tests.
+   * @param bytes of them
+   */
+  shadows(layer: number, blockId: number, kvHead: number, bytes: number): Uint8Array {
+    const data = this.#library.symbols.spg_shadow_data(this.#pool, layer, blockId, kvHead);
+    if (data === null) throw new RangeError(`no block ${blockId} in layer ${layer}, or no head ${kvHead}`);
     return new Uint8Array(viewMemory(asPointer(data), bytes));
   }
 }

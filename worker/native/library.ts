@@ -43,7 +43,7 @@ const symbols = {
   spg_file_at_hand: { args: ["i32", "i64", "i64"], returns: "i32" },
   spg_sparse_open: { args: ["ptr", "i32", "i32", "i32"], returns: "i32" },
   spg_shadow_bytes: { args: ["ptr"], returns: "i64" },
-  spg_shadow_data: { args: ["ptr", "i32", "i32"], returns: "ptr" },
+  spg_shadow_data: { args: ["ptr", "i32", "i32", "i32"], returns: "ptr" },
   spg_shadow_blocks: { args: ["ptr", "ptr", "i32"], returns: "i32" },
   spg_step_choices: {
     args: [
