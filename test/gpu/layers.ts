@@ -7,15 +7,14 @@
  *   speed    the 8B shape in 8-bit floats and in bfloat16: decoding, prefill
  */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
-import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";
 import { type Answer, GoldenModel, type GoldenPrompt, type SpanPrompt } from "../golden/golden-model.ts";
 import { Random } from "../native/random.ts";
-import { BenchEngine, median } from "./bench-engine.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
 import { checkByteProducts, checkByteRows, e4m3Shapes } from "./kernel-e4m3.ts";
 import { checkHeads } from "./kernel-rows.ts";
+import { decodeMs, prefillMs, prefillTokens, spanText } from "./model-speed.ts";
 import { configOf, openRandomModel, RandomReader, weightsOf } from "./models.ts";
 import { freshSeed, gpuOptions, openTestDevice, resultPath } from "./options.ts";
 import { assertThat, Report } from "./report.ts";
@@ -77,6 +76,27 @@ const windowed = (perFull: number): ModelConfig =>
     "windows",
   );
 
+/** Heads with sinks, and of experts one alone: no rounding sends a row elsewhere. */
+const sinking: ModelConfig = parseModelConfig(
+  {
+    architectures: ["GptOssForCausalLM"],
+    num_hidden_layers: 4,
+    hidden_size: 512,
+    num_attention_heads: 16,
+    num_key_value_heads: 2,
+    head_dim: 64,
+    intermediate_size: 512,
+    num_local_experts: 1,
+    num_experts_per_tok: 1,
+    vocab_size: 2_048,
+    rms_norm_eps: 1e-6,
+    max_position_embeddings: 4_096,
+    tie_word_embeddings: false,
+    sliding_window: windowTokens,
+  },
+  "sinks",
+);
+
 /** Backends of the same random weights: by the warpgroups' kernels, by the others, and the first with KV in mx8. */
 async function openModels(config: ModelConfig) {
   const reader = new RandomReader();
@@ -91,8 +111,8 @@ async function openModels(config: ModelConfig) {
 }
 
 /** Fragments and questions of W - 1, W and W + 1 tokens: logits of both, cold and prepared, plain and span. */
-async function checkWindows(perFull: number): Promise<string> {
-  const models = await openModels(windowed(perFull));
+async function checkWindows(config: ModelConfig): Promise<string> {
+  const models = await openModels(config);
   const draw = (count: number) => Array.from({ length: count }, () => random.integer(3, 2_047));
   const sizes = [windowTokens - 1, windowTokens, windowTokens + 1];
   let [worst, worstMx8, prompts, scale] = [0, 0, 0, 0];
@@ -136,33 +156,14 @@ async function checkBytes(): Promise<void> {
   device.close();
 }
 
-const [contextTokens, prefillTokens] = [1_024, 8_192];
-
-async function decodeMs(backend: CudaBackend, device: CudaDevice, batch: number): Promise<string> {
-  const engine = new BenchEngine(backend, device, prefillTokens);
-  for (let i = 0; i < batch; i++) engine.submit([], engine.randomTokens(contextTokens - 32), 64, false);
-  const steps = (await engine.settle()).slice(-56, -8);
-  return `${median(steps.map(({ wallMs }) => wallMs)).toFixed(3)} ms (device ${median(steps.map(({ deviceMs }) => deviceMs)).toFixed(3)})`;
-}
-
-async function prefillMs(backend: CudaBackend, device: CudaDevice): Promise<string> {
-  const engine = new BenchEngine(backend, device, prefillTokens);
-  const times: number[] = [];
-  for (let round = 0; round < 4; round++) {
-    engine.submit([], engine.randomTokens(prefillTokens), 1, false);
-    times.push((await engine.settle()).reduce((sum, { wallMs }) => sum + wallMs, 0));
-  }
-  return `${median(times.slice(1)).toFixed(1)} ms`;
-}
-
 async function measureSpeed(form: "bfloat16" | MatmulForm, batches: readonly number[]): Promise<string> {
   const config = configOf("Qwen3-8B");
   const device = await openTestDevice(config.headDim, options);
   const e4m3 = form === "bfloat16" ? undefined : form;
   const backend = await openRandomModel(device, config, { kvBytes: 24e9, maxRows: prefillTokens, e4m3 });
   const words = [`${(backend.weightBytes / 1e9).toFixed(2)} GB of weights`];
-  for (const batch of batches) words.push(`decode ${batch}: ${await decodeMs(backend, device, batch)}`);
-  if (batches.length > 1) words.push(`prefill ${prefillTokens}: ${await prefillMs(backend, device)}`);
+  for (const batch of batches) words.push(`decode ${batch}: ${spanText(await decodeMs(backend, device, batch))}`);
+  if (batches.length > 1) words.push(`prefill ${prefillTokens}: ${(await prefillMs(backend, device)).toFixed(1)} ms`);
   await backend.dispose();
   return words.join(", ");
 }
@@ -170,8 +171,9 @@ type MatmulForm = "blocks" | "rows";
 
 if (isWanted("kernels")) await checkKernels();
 if (isWanted("windows")) {
-  await report.check("windows in three of four layers", () => checkWindows(4));
-  await report.check("windows in every layer", () => checkWindows(9));
+  await report.check("windows in three of four layers", () => checkWindows(windowed(4)));
+  await report.check("windows in every layer", () => checkWindows(windowed(9)));
+  await report.check("windows in every other layer, sinks, one expert", () => checkWindows(sinking));
 }
 if (isWanted("bytes")) await checkBytes();
 for (const form of isWanted("speed") ? (["bfloat16", "blocks", "rows"] as const) : []) {

@@ -38,6 +38,68 @@ export const rawConfigs = {
     max_position_embeddings: 131_072,
     tie_word_embeddings: false,
   },
+  "Qwen3-30B-A3B": {
+    architectures: ["Qwen3MoeForCausalLM"],
+    num_hidden_layers: 48,
+    hidden_size: 2_048,
+    num_attention_heads: 32,
+    num_key_value_heads: 4,
+    head_dim: 128,
+    intermediate_size: 6_144,
+    moe_intermediate_size: 768,
+    num_experts: 128,
+    num_experts_per_tok: 8,
+    norm_topk_prob: true,
+    vocab_size: 151_936,
+    rms_norm_eps: 1e-6,
+    rope_theta: 1_000_000,
+    max_position_embeddings: 40_960,
+    tie_word_embeddings: false,
+  },
+  "gpt-oss-20b": {
+    architectures: ["GptOssForCausalLM"],
+    num_hidden_layers: 24,
+    hidden_size: 2_880,
+    num_attention_heads: 64,
+    num_key_value_heads: 8,
+    head_dim: 64,
+    intermediate_size: 2_880,
+    num_local_experts: 32,
+    num_experts_per_tok: 4,
+    attention_bias: true,
+    vocab_size: 201_088,
+    rms_norm_eps: 1e-5,
+    rope_theta: 150_000,
+    rope_scaling: {
+      rope_type: "yarn",
+      factor: 32,
+      beta_fast: 32,
+      beta_slow: 1,
+      truncate: false,
+      original_max_position_embeddings: 4_096,
+    },
+    sliding_window: 128,
+    max_position_embeddings: 131_072,
+    tie_word_embeddings: false,
+    quantization_config: { quant_method: "mxfp4" },
+  },
+  "gemma-3-12b": {
+    architectures: ["Gemma3ForCausalLM"],
+    num_hidden_layers: 48,
+    hidden_size: 3_840,
+    num_attention_heads: 16,
+    num_key_value_heads: 8,
+    head_dim: 256,
+    intermediate_size: 15_360,
+    vocab_size: 262_208,
+    rms_norm_eps: 1e-6,
+    hidden_activation: "gelu_pytorch_tanh",
+    query_pre_attn_scalar: 256,
+    rope_theta: 1_000_000,
+    rope_local_base_freq: 10_000,
+    sliding_window: 1_024,
+    max_position_embeddings: 131_072,
+  },
 } as const;
 
 export type ModelName = keyof typeof rawConfigs;
@@ -57,9 +119,14 @@ export function weightsOf(config: ModelConfig, e4m3?: MatmulScales): WeightInfo 
     info(name): StoredTensor {
       const place = layout.get(name);
       if (place === undefined) throw new Error(`no tensor "${name}"`);
-      const { shape } = place;
+      const { shape, stack } = place;
       const count = shape.reduce((product, extent) => product * extent, 1);
-      const plain = { file: name, shape, start: 0 };
+      const plain = { file: name, shape, start: 0, ...(stack && { stack }) };
+      if (stack?.mxfp4Scales !== undefined) {
+        const numbers = stack.rows * (stack.columns ?? 1);
+        const mxfp4Scales = { file: name, dtype: "U8", shape: [], start: 0, end: numbers / 32 } as const;
+        return { ...plain, dtype: "U8", end: numbers / 2, mxfp4Scales };
+      }
       if (e4m3 === undefined || !/_proj\.weight$/.test(name)) return { ...plain, dtype: "BF16", end: 2 * count };
       return { ...plain, dtype: "F8_E4M3", end: count, scales: randomScales(shape, e4m3) };
     },
@@ -88,7 +155,15 @@ export class RandomReader implements TensorReader {
     this.#bytes ??= randomBytes(16 << 20);
     const bytes = device.allocateHost("random bytes", this.#bytes.length);
     bytes.set(this.#bytes);
-    for (const { tensor, target, asStored } of uploads) {
+    const blockScales = device.allocateHost("scales of blocks", 1 << 20).fill(blockScale);
+    for (const { tensor, target, asStored, greatestByte } of uploads) {
+      if (greatestByte !== undefined) {
+        for (let at = 0; at < target.byteLength; at += blockScales.length) {
+          const length = Math.min(blockScales.length, target.byteLength - at);
+          device.copyIn(target.slice(at, length), blockScales.subarray(0, length));
+        }
+        continue;
+      }
       if (asStored) {
         for (let at = 0; at < target.byteLength; at += bytes.length) {
           const length = Math.min(bytes.length, target.byteLength - at);
@@ -113,6 +188,9 @@ function roundedNormals(count: number): Uint16Array {
   roundToBfloat16(normalNumbers(count, 0.02), 1, numbers);
   return numbers;
 }
+
+/** A power of two by which numbers of 4 bits become weights of 0.02. */
+const blockScale = 120;
 
 /** Finite numbers of 8 bits. */
 const randomBytes = (count: number): Uint8Array =>
