@@ -1,5 +1,6 @@
 /**
- * The golden models on the device, through engine and backend: `bun test/gpu/golden.ts [folder of NVIDIA's libraries]...`.
+ * The golden models on the device, through engine and backend: `bun test/gpu/golden.ts [name]... [folder of NVIDIA's
+ * libraries]...`.
  * The bar of a case is what transformers is off by in bfloat16 (test/golden), or the same steps in plain loops
  * (test/backend/cuda) where that is not known, times 2. Of a model with experts some cases may be off by more: where two
  * scores of a small random router nearly tie, rounding sends a row to another expert.
@@ -17,7 +18,10 @@ import { assertThat, Report } from "./report.ts";
 const options = gpuOptions();
 const report = new Report();
 const root = "test/golden";
-const folders = readdirSync(root, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+const { parts } = options;
+const folders = readdirSync(root, { withFileTypes: true })
+  .filter((entry) => entry.isDirectory())
+  .filter(({ name }) => parts.length === 0 || parts.includes(name));
 
 async function open(device: ComputeDevice, model: LoadedModel, graphs: boolean): Promise<GoldenModel> {
   const shared = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 512, maxLogitRows: 8, reserveBytes: 0 };
