@@ -173,14 +173,15 @@ export class BatchRunner {
         "The results of the batch, or all that the tenant stores, have as many bytes as they may.",
       );
     if (isFull(0)) {
-      recordResult(db, seq, { line: number, ...full() });
+      db.unsynced(() => recordResult(db, seq, { line: number, ...full() }));
       return;
     }
     const answered = await sendLine(this.#send, { line, endpoint, principal, resultId, signal: batch.signal });
     if (answered === undefined || batch.settle(waiting, answered)) return;
     const { result } = answered;
     const kept = isFull(Buffer.byteLength(result.body)) ? full() : result;
-    recordResult(db, seq, { line: number, ...kept });
+    // If a power cut loses this row, the next start runs the line again: nobody was told of its result.
+    db.unsynced(() => recordResult(db, seq, { line: number, ...kept }));
   }
 
   /**

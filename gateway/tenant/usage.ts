@@ -106,7 +106,9 @@ export class UsageLedger {
 
   #flush(): void {
     if (this.#unwritten.size === 0) return;
-    addUsage(this.#db, [...this.#unwritten.values()]);
+    const rows = [...this.#unwritten.values()];
+    // What is counted is in memory until now, and a crash loses that much in any case.
+    this.#db.unsynced(() => addUsage(this.#db, rows));
     this.#unwritten = new Map();
   }
 }

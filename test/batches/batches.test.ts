@@ -7,6 +7,7 @@ import type { SendRequest } from "../../gateway/batches/requests.ts";
 import { BatchService } from "../../gateway/batches/service.ts";
 import type { Principal } from "../../gateway/tenant/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
+import { syncedChanges } from "../support/synced-changes.ts";
 import { wholeFile } from "../support/whole-file.ts";
 import { endpoint, linesOf, until } from "./batch-file.ts";
 
@@ -111,6 +112,16 @@ describe("a batch", () => {
       purpose: "batch_output",
     });
     expect(results()).toEqual([]);
+  });
+
+  test("syncs no line's result by itself: a line whose result is lost runs again", async () => {
+    const service = started();
+    const { id } = await create(service, linesOf(40));
+    const synced = syncedChanges(world.db);
+    await service.idle();
+    expect(get(service, { id })).toMatchObject({ status: "completed", completed: 40 });
+    expect(synced).not.toContain("recordResult");
+    expect(synced).toContain("updateBatch");
   });
 
   test("a file that is wrong fails it, with the lines that are", async () => {

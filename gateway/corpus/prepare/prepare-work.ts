@@ -179,14 +179,15 @@ export class TenantPrepare implements TenantWork {
       group.map(({ id }) => id),
     );
     const now = Date.now();
-    db.transaction("notePrepared", () => {
+    const note = (): void => {
       for (const { id, text } of group) {
         const worker = prepared.get(id)?.worker;
         if (worker === undefined || !visible.has(id)) continue;
         const spanKey = spans.lowerSpan({ id, text, salt }).blockKeys.at(-1);
         if (spanKey !== undefined) notePrepared(db, id, spanKey, worker, now);
       }
-    });
+    };
+    db.unsynced(() => db.transaction("notePrepared", note));
     // Fragments that were deleted while they were computed are evicted here, since the sweep may have evicted them
     // before they were stored.
     const gone = group.filter(({ id }) => !visible.has(id));
@@ -194,7 +195,9 @@ export class TenantPrepare implements TenantWork {
   }
 
   #update({ id }: JobRow, change: Parameters<typeof updateOpenJob>[2]): JobRow | undefined {
-    const job = updateOpenJob(this.#deps.db, id, change);
+    const { db } = this.#deps;
+    // If a power cut loses this, the next start runs the job again, and finds what is prepared.
+    const job = db.unsynced(() => updateOpenJob(db, id, change));
     if (job !== undefined) this.#deps.watchers.publish(job);
     return job;
   }

@@ -3,6 +3,7 @@ import type { TenantId } from "../../../db/ids.ts";
 import type { JobRow } from "../../../db/jobs.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
 import type { KvTier } from "../../../worker/contract/tiers.ts";
+import { syncedChanges } from "../../support/synced-changes.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 let world: World;
@@ -44,6 +45,15 @@ describe("prepare jobs", () => {
     expect(await allPrepared()).toBe(true);
     // Who comes late sees the end at once.
     expect(await follow(world.corpus.prepare.get(tenantId, job.id))).toHaveLength(1);
+  });
+
+  test("sync what they are asked for, and none of their progress, which the next start makes again", async () => {
+    const synced = syncedChanges(world.db);
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    expect(synced).toHaveLength(1);
+    expect((await follow(job)).at(-1)).toMatchObject({ status: "completed", done: total });
+    expect(await allPrepared()).toBe(true);
+    expect(synced).toHaveLength(1);
   });
 
   test("asked twice while open it is one job; afterwards it is a new one", async () => {
