@@ -44,6 +44,7 @@ import { addDocsRoutes } from "../http/openapi/docs.ts";
 import { addBulkRoutes } from "../http/query/bulk.ts";
 import { addQueryRoutes } from "../http/query/query.ts";
 import type { AppEnv } from "../http/transport/context.ts";
+import type { TenantTierUse } from "../kv/account.ts";
 import type { KvObjects } from "../kv/objects.ts";
 import { tracedDispatcher } from "../telemetry/traced-dispatcher.ts";
 import type { RateLimiter } from "../tenant/rate-limiter.ts";
@@ -158,8 +159,8 @@ function addCacheViews(app: Hono<AppEnv>, { workers, kv }: AppParts): void {
   addCacheRoutes(app, {
     ...workers,
     tiers: () => kv.usage(),
-    tiersByTenant: () => kv.account.byTenant(),
-    tierOf: (tenantId) => kv.account.useOf(tenantId),
+    tiersByTenant: () => kv.places?.usesByTenant() ?? new Map<string, readonly TenantTierUse[]>(),
+    tiersOf: (tenantId) => kv.places?.usesOf(tenantId) ?? [],
   });
   addCacheEventRoutes(app, {
     ...{ feed: workers.kvFeed, feedStreams: new ConcurrencyLimiter(limits.kvFeedStreams) },

@@ -148,9 +148,9 @@ export class KvAccount {
     return this.#sums.of(tenantId);
   }
 
-  /** What each tenant has, of those that have any. */
-  byTenant(): ReadonlyMap<TenantId, TenantTierUse> {
-    return new Map([...this.#sums.byTenant.keys()].map((id) => [id, this.useOf(id)] as const));
+  /** Those who have any. */
+  get tenants(): Iterable<TenantId> {
+    return this.#sums.byTenant.keys();
   }
 
   /** What one tenant has. */

@@ -24,7 +24,7 @@ import type { Log } from "../base/log.ts";
 import { delay, yieldToOthers } from "../base/pace.ts";
 import type { MoverPort } from "../mover/mover.ts";
 import { type ListedPage, MoverError, type MoverJob } from "../mover/protocol.ts";
-import { type KvSum, KvSums, type TierListener, type TierUse } from "./account.ts";
+import { type KvSum, KvSums, type TenantTierUse, type TierListener, type TierUse } from "./account.ts";
 import { bucketAside } from "./folder.ts";
 import { firstRestMs, Outage } from "./outage.ts";
 
@@ -117,6 +117,15 @@ export class KvBucket {
   /** What one tenant has there. */
   of(tenantId: string): KvSum {
     return this.#sums.of(tenantId);
+  }
+
+  useOf(tenantId: TenantId): TenantTierUse {
+    return { tier: "s3", ...this.#sums.of(tenantId), quotaBytes: this.#options.quotaBytesOf(tenantId) };
+  }
+
+  /** Those who have anything there. */
+  get tenants(): Iterable<TenantId> {
+    return this.#sums.byTenant.keys();
   }
 
   get isEmpty(): boolean {

@@ -62,8 +62,9 @@ export function openKvFolder(files: FolderFiles, folder: string, owner: string):
     return names.filter((name) => objectPattern.test(name) || temporaryPattern.test(name));
   } catch (error) {
     if (error instanceof FolderRefused) throw error;
-    const code = (error as { code?: unknown }).code;
-    throw new FolderRefused(`it cannot be written to (${String(code ?? "unknown failure")})`);
+    const code = String((error as { code?: unknown }).code ?? "unknown failure");
+    const isFile = code === "EEXIST" || code === "ENOTDIR";
+    throw new FolderRefused(isFile ? `it is a file, or below one (${code})` : `it cannot be written to (${code})`);
   }
 }
 

@@ -13,7 +13,7 @@ import { extentBlocks, type KvObject } from "../../worker/contract/kv-object.ts"
 import type { FileTier, GatewayMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Log } from "../base/log.ts";
-import type { KvAccount, NoRoom, TierListener, TierUse } from "./account.ts";
+import type { KvAccount, NoRoom, TenantTierUse, TierListener, TierUse } from "./account.ts";
 import { type BucketSettings, KvBucket } from "./bucket.ts";
 import { chunks, type KvRemoval, removedAtOnce } from "./removal.ts";
 
@@ -94,6 +94,18 @@ export class KvPlaces {
   /** What lies in the bucket; undefined: there is none. */
   bucketUse(): TierUse | undefined {
     return this.#bucket?.use();
+  }
+
+  /** What one tenant has in files and in the bucket, of these those where it has anything. */
+  usesOf(tenantId: TenantId): readonly TenantTierUse[] {
+    const uses = [this.#options.account().useOf(tenantId), this.#bucket?.useOf(tenantId)];
+    return uses.filter((use) => use !== undefined).filter(({ objects }) => objects > 0);
+  }
+
+  /** The same of all tenants that have anything there. */
+  usesByTenant(): ReadonlyMap<TenantId, readonly TenantTierUse[]> {
+    const tenants = new Set([...this.#options.account().tenants, ...(this.#bucket?.tenants ?? [])]);
+    return new Map([...tenants].map((id) => [id, this.usesOf(id)] as const));
   }
 
   /** Blocks of the tenant in the bucket. */

@@ -34,7 +34,15 @@ export const byteSize = (min: number, max: number) =>
       const [, count = "", unit = ""] = sizePattern.exec(text) ?? [];
       return Math.round(Number(count) * (unitBytes[unit.toLowerCase()] ?? Number.NaN));
     })
-    .refine((value) => value >= min && value <= max, `must be from ${min} to ${max} bytes`);
+    .refine((value) => value >= min && value <= max, `must be from ${sizeText(min)} to ${sizeText(max)}`);
+
+/** The size as one would write it: in the largest binary unit of which it is a whole number. */
+function sizeText(bytes: number): string {
+  const unit = ["TiB", "GiB", "MiB", "KiB"].find(
+    (name) => bytes > 0 && bytes % (unitBytes[name.toLowerCase()] ?? 1) === 0,
+  );
+  return unit === undefined ? `${bytes} bytes` : `${bytes / (unitBytes[unit.toLowerCase()] ?? 1)} ${unit}`;
+}
 
 /** A size, or `auto`: undefined, the server chooses. */
 export const byteSizeOrAuto = (min: number, max: number) =>

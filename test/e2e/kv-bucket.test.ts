@@ -178,6 +178,17 @@ test("what comes to files and the bucket, goes and is brought back is told to it
     );
     held = own.of("disk").held;
     for (const tier of ["disk", "s3"]) expect(own.of(tier)).toEqual({ stored: held, removed: 0, loaded: 0, held });
+    const seen = await new HttpClient({ url: first.url, apiKey: keys.own }).json<{
+      data: { tiers: { tier: string; blocks: number }[] }[];
+      tiers: unknown[];
+    }>("GET", "/admin/v1/cache");
+    expect(seen.data.map(({ tiers }) => tiers.map(({ tier, blocks }) => [tier, blocks]))).toEqual([
+      [
+        ["disk", held],
+        ["s3", held],
+      ],
+    ]);
+    expect(seen.tiers).toEqual([]);
     const limits = `/admin/v1/tenants/${tenantId}/limits`;
     await first.admin.json("PUT", limits, { kv_disk_bytes: 1 });
     await until(() => own.of("disk").removed === held, "the files have made room");

@@ -215,7 +215,7 @@ const unusable: Readonly<Record<string, (folder: string) => void>> = {
     mkdirSync(folder);
     writeFileSync(join(folder, "owner"), "another\n");
   },
-  "it cannot be written to": (folder) => writeFileSync(folder, "a file"),
+  "it is a file, or below one": (folder) => writeFileSync(folder, "a file"),
 };
 
 test.each(Object.keys(unusable))(

@@ -204,7 +204,8 @@ describe("room", () => {
     const [a, b] = rig.tenantIds;
     rig.quotas.set(a, 2 * bytes);
     for (const from of [1, 20, 40]) await rig.keep(saltA, from);
-    const held = () => [...rig.kv.account.byTenant()].map(([id, { objects, quotaBytes }]) => [id, objects, quotaBytes]);
+    const held = () =>
+      [...(rig.kv.places?.usesByTenant() ?? [])].map(([id, [use]]) => [id, use?.objects, use?.quotaBytes]);
     expect(held()).toEqual([
       [b, 1, undefined],
       [a, 2, 2 * bytes],
@@ -335,7 +336,7 @@ describe("a folder that cannot be used is said in a sentence, and everything is 
       mkdirSync(folder);
       writeFileSync(join(folder, "thesis.txt"), "x");
     },
-    "it cannot be written to": ({ folder }) => writeFileSync(folder, "a file"),
+    "it is a file, or below one": ({ folder }) => writeFileSync(folder, "a file"),
   };
 
   test.each(Object.keys(prepareFolder))("%s", async (reason) => {
@@ -359,7 +360,7 @@ test("deletions while the folder cannot be used leave the account as it is", asy
   rig.kv.evict(spanOf(saltA, 1, 20).blockKeys, saltA);
   rig.kv.evictScopes([saltB]);
   await until(() => rig.rows === 0, "both are gone");
-  expect([rig.kv.usage(), rig.kv.account.all.bytes, [...rig.kv.account.byTenant()]]).toEqual([[], 0, []]);
+  expect([rig.kv.usage(), rig.kv.account.all.bytes, [...rig.kv.account.tenants]]).toEqual([[], 0, []]);
 });
 
 test("a damaged file's row goes, and its text is kept anew", async () => {

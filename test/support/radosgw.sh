@@ -61,8 +61,20 @@ processes="$processes $!"
 timeout 60 ceph osd new "$osd_uuid" 0 >>"$dir/out" 2>&1
 mkdir "$dir/osd"
 ceph-osd --mkfs -i 0 --osd-uuid "$osd_uuid" >>"$dir/out" 2>&1
-ceph-osd -f -i 0 >>"$dir/out" 2>&1 &
-processes="$processes $!"
+start_osd() {
+  ceph-osd -f -i 0 >>"$dir/out" 2>&1 &
+  osd=$!
+  processes="$processes $osd"
+}
+start_osd
+tries=0
+# One that sends its first command before it knows the monitor's map is told "wrong fsid", and ends: it is started again.
+until grep -qs "done with init" "$dir/osd.0.log"; do
+  kill -0 "$osd" 2>/dev/null || start_osd
+  tries=$((tries + 1))
+  [ "$tries" -lt 600 ] || exit 1
+  sleep 0.1
+done
 timeout 120 radosgw-admin user create --uid=kv --display-name=kv --access-key=reader --secret=secret >>"$dir/out" 2>&1
 radosgw -f -n client.rgw >>"$dir/out" 2>&1 &
 processes="$processes $!"

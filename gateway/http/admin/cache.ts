@@ -22,8 +22,8 @@ export interface CacheDeps {
   /** KV that all workers share. */
   readonly tiers: () => readonly TierUse[];
   /** What tenants have of it: all that have any, and one. */
-  readonly tiersByTenant: () => ReadonlyMap<string, TenantTierUse>;
-  readonly tierOf: (tenantId: TenantId) => TenantTierUse;
+  readonly tiersByTenant: () => ReadonlyMap<string, readonly TenantTierUse[]>;
+  readonly tiersOf: (tenantId: TenantId) => readonly TenantTierUse[];
 }
 
 const count = z.int().min(0);
@@ -36,8 +36,8 @@ const workerPart = z.strictObject({
   bytes: count.describe("Memory that they take."),
 });
 const tenantTier = z.strictObject({
-  tier: z.enum(kvTiers).describe("`host`: memory beside the GPUs; `disk`: files."),
-  objects: count.optional().describe("Files; absent of memory."),
+  tier: z.enum(kvTiers).describe("`host`: memory beside the GPUs; `disk`: files; `s3`: the bucket."),
+  objects: count.optional().describe("Files or objects; absent of memory."),
   blocks: count.describe("Blocks of the tenant there."),
   bytes: count.describe("What they take."),
   quota_bytes: count.nullable().describe("What the tenant may have there; null: no limit of its own."),
@@ -96,12 +96,14 @@ function allCaches(workers: readonly WorkerRecord[], { residency, pins, tiersByT
   }
   const [below, shared] = [hostByTenant(workers, residency), tiersByTenant()];
   return [...new Set([...byTenant.keys(), ...below.keys(), ...shared.keys()])]
-    .map((id) => describeTenant(id, byTenant.get(id) ?? [], [below.get(id), describeShared(shared.get(id))]))
+    .map((id) =>
+      describeTenant(id, byTenant.get(id) ?? [], [below.get(id), ...(shared.get(id) ?? []).map(describeShared)]),
+    )
     .toSorted((a, b) => b.blocks - a.blocks || (a.tenant_id < b.tenant_id ? -1 : 1));
 }
 
 /** One tenant's, without a look at anybody else's. */
-function ownCache(tenantId: TenantId, workers: readonly WorkerRecord[], { residency, pins, tierOf }: CacheDeps) {
+function ownCache(tenantId: TenantId, workers: readonly WorkerRecord[], { residency, pins, tiersOf }: CacheDeps) {
   const parts = workers.flatMap((worker) => {
     const held = residency.byTenant(worker.id).get(tenantId);
     return held === undefined ? [] : [{ worker, held, pinnedBlocks: pins.heldOf(worker.id, tenantId) }];
@@ -113,8 +115,7 @@ function ownCache(tenantId: TenantId, workers: readonly WorkerRecord[], { reside
     bytes += blockCount * (card?.hostKv?.bytesPerBlock ?? 0);
   }
   const host = blocks === 0 ? undefined : { tier: "host", blocks, bytes, quota_bytes: null };
-  const files = tierOf(tenantId);
-  return describeTenant(tenantId, parts, [host, files.objects === 0 ? undefined : describeShared(files)]);
+  return describeTenant(tenantId, parts, [host, ...tiersOf(tenantId).map(describeShared)]);
 }
 
 interface TenantPart {
@@ -151,9 +152,7 @@ function describeTier({ tier, objects, blocks, bytes, pinnedBytes, quotaBytes }:
   return { tier, worker: null, objects, blocks, bytes, pinned_bytes: pinnedBytes, quota_bytes: quotaBytes };
 }
 
-function describeShared(use: TenantTierUse | undefined) {
-  if (use === undefined) return undefined;
-  const { tier, quotaBytes, ...sums } = use;
+function describeShared({ tier, quotaBytes, ...sums }: TenantTierUse) {
   return { tier, ...sums, quota_bytes: quotaBytes ?? null };
 }
 

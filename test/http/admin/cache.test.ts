@@ -4,8 +4,6 @@ import type { BlockKey } from "../../../worker/contract/units.ts";
 import { fakeCard } from "../../dispatch/fake-core.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
 
-const noFiles = { tier: "disk", objects: 0, blocks: 0, bytes: 0, quotaBytes: undefined } as const;
-
 interface Part {
   readonly worker: string;
   readonly blocks: number;
@@ -20,7 +18,7 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
     ...rig,
     tiers: () => rig.state.tiers,
     tiersByTenant: () => new Map(),
-    tierOf: () => noFiles,
+    tiersOf: () => [],
   });
   const get = (key: string) => rig.app.request("/admin/v1/cache", { headers: { authorization: `Bearer ${key}` } });
   const cache = async () => {
@@ -88,7 +86,7 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
 
 test("memory of the host beside a worker is a tier of its own, for the worker and for its tenants", async () => {
   const rig = chatRig();
-  addCacheRoutes(rig.app, { ...rig, tiers: () => [], tiersByTenant: () => new Map(), tierOf: () => noFiles });
+  addCacheRoutes(rig.app, { ...rig, tiers: () => [], tiersByTenant: () => new Map(), tiersOf: () => [] });
   const hostKv = { blockCount: 100, bytesPerBlock: 10 };
   rig.processes[0]?.handlers.onMessage({ type: "ready", card: { ...fakeCard, hostKv } });
   await post(rig.app, question);
@@ -116,8 +114,17 @@ test("tiers are told: each worker's pool, and what all share with what a tenant 
   const rig = chatRig();
   const disk = { tier: "disk", objects: 2, blocks: 40, bytes: 9_000 } as const;
   rig.state.tiers.push({ ...disk, pinnedBytes: 4_500, quotaBytes: 2 ** 30 });
-  const tiersByTenant = () => new Map([["tenant_b", { ...disk, quotaBytes: undefined }]]);
-  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant, tierOf: () => noFiles });
+  const tiersByTenant = () =>
+    new Map([
+      [
+        "tenant_b",
+        [
+          { ...disk, quotaBytes: undefined },
+          { ...disk, tier: "s3" as const, quotaBytes: 7 },
+        ],
+      ],
+    ]);
+  addCacheRoutes(rig.app, { ...rig, tiers: () => rig.state.tiers, tiersByTenant, tiersOf: () => [] });
   await post(rig.app, question);
   const blocks = rig.residency.blockCount("worker-0");
   rig.pins.set(new Map([...rig.residency.keys("worker-0")].slice(0, 1).map((key) => [key, "tenant_a"])));
@@ -135,6 +142,14 @@ test("tiers are told: each worker's pool, and what all share with what a tenant 
   ]);
   expect(data.find(({ tenant_id }) => tenant_id === "tenant_b")).toEqual({
     ...{ object: "tenant_cache", tenant_id: "tenant_b", blocks: 0, fragment_blocks: 0, pinned_blocks: 0 },
-    ...{ tokens: 0, bytes: 0, workers: [], tiers: [{ ...disk, quota_bytes: null }] },
+    ...{
+      tokens: 0,
+      bytes: 0,
+      workers: [],
+      tiers: [
+        { ...disk, quota_bytes: null },
+        { ...disk, tier: "s3", quota_bytes: 7 },
+      ],
+    },
   });
 });
