@@ -3,9 +3,14 @@
  * same bytes, and then all memory is compared: outputs within a tolerance, everything else bit for bit. Memory that
  * nobody wrote is NaN on both sides, so an output left out shows, and so does a write where none belongs.
  */
-import type { DeviceBuffer, HostArray, LaunchSize, MatmulShape } from "../../worker/backend/cuda/device/device.ts";
+import type {
+  ComputeDevice,
+  DeviceBuffer,
+  HostArray,
+  LaunchSize,
+  MatmulShape,
+} from "../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../worker/backend/cuda/device/kernels.ts";
-import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { KvElement } from "../../worker/backend/cuda/pool.ts";
 import type { MatmulOperands } from "../../worker/native/cuda/cublaslt.ts";
 import { emulatedBytesMatmul } from "../backend/cuda/emulated-e4m3.ts";
@@ -23,13 +28,19 @@ export interface Output {
 /** Half a unit in the last place of bfloat16, twice: both sides round, and may fall to different sides. */
 export const bfloat16Step = 2 ** -7;
 
+/** What of a device is used; only products need the last. */
+export type TwinDevice = Pick<ComputeDevice, "allocate" | "allocateHost" | "copyIn" | "copyOut" | "settled"> & {
+  readonly prepare: unknown;
+  readonly matmul?: ComputeDevice["matmul"];
+};
+
 export class KernelTwin {
   readonly memory: EmulatedMemory;
-  private readonly device: CudaDevice;
+  private readonly device: TwinDevice;
   private readonly real: DeviceBuffer;
   private readonly staging: Uint8Array<ArrayBuffer>;
 
-  constructor(device: CudaDevice, byteLength: number, headDim: number, kvElement: KvElement = "bfloat16") {
+  constructor(device: TwinDevice, byteLength: number, headDim: number, kvElement: KvElement = "bfloat16") {
     this.device = device;
     this.memory = new EmulatedMemory(byteLength);
     this.memory.headDim = headDim;
@@ -71,6 +82,7 @@ export class KernelTwin {
 
   matmul(shape: MatmulShape, { input, weights, output, scales }: MatmulOperands): void {
     const here = (buffer: DeviceBuffer) => this.real.slice(buffer.pointer, buffer.byteLength);
+    if (this.device.matmul === undefined) throw new Error("this device multiplies no matrices");
     this.device.matmul(shape, {
       input: here(input),
       weights: here(weights),
@@ -87,13 +99,16 @@ export class KernelTwin {
     return this.staging.slice(buffer.pointer, buffer.pointer + buffer.byteLength);
   }
 
-  /** @returns the greatest differences. @throws Error naming the first place that is wrong */
-  async compare(outputs: readonly Output[]): Promise<string> {
+  /**
+   * @param scratch what the device alone writes, as its twin has no use for it
+   * @returns the greatest differences. @throws Error naming the first place that is wrong
+   */
+  async compare(outputs: readonly Output[], scratch: readonly DeviceBuffer[] = []): Promise<string> {
     this.device.copyOut(this.staging as HostArray, this.real);
     await this.device.settled();
     const words = outputs.map((output) => this.compareOutput(output));
     const [ours, theirs] = [new Uint8Array(this.memory.bytes), this.staging];
-    for (const { buffer } of outputs) {
+    for (const buffer of [...outputs.map((output) => output.buffer), ...scratch]) {
       theirs.set(ours.subarray(buffer.pointer, buffer.pointer + buffer.byteLength), buffer.pointer);
     }
     if (Buffer.compare(ours, theirs) !== 0) {

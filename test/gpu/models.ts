@@ -1,4 +1,5 @@
 /** Models of true shapes with random weights, made in device memory: what benchmarks run. */
+import type { SparseOptions } from "../../worker/backend/backend.ts";
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice, MatmulScales } from "../../worker/backend/cuda/device/device.ts";
 import type { KvElement } from "../../worker/backend/cuda/pool.ts";
@@ -211,6 +212,7 @@ export interface BenchBackendOptions {
   readonly packing?: boolean;
   readonly hostKvBytes?: number;
   readonly kvElement?: KvElement;
+  readonly sparse?: SparseOptions;
   /** What shares a scale, where the layers' matrices are in 8-bit floats. */
   readonly e4m3?: MatmulScales | undefined;
 }

@@ -7,7 +7,8 @@
  * Forced tokens are in the list always; the rest of it are those with the greatest score as float16, of equal scores the
  * lower numbers. A score is not above 0 but for rounding, so its bits without the sign are compared, fewer first.
  *
- *   scores: what score_shadows.cu wrote; a KV head's first row is overwritten
+ *   scores: what score_shadows.cu wrote. A KV head's first row is overwritten by ranks: 0 of a forced token, of others one
+ *   more than their score's bits, and 0xffff behind the last candidate
  *   lists int2 [entries][kvHeads][listStride]: slot in the pool, and the offset of the token's segment
  *   counts: as in choice_counts.cuh
  *

@@ -268,8 +268,8 @@ interface Scored {
   readonly scores: unknown;
 }
 
-/** Less is better: -1 for a forced token, else the bits of the score as float16 without its sign. */
-function ranksOf(memory: EmulatedMemory, entry: Entry, first: number, group: number, given: Scored): Float64Array {
+/** Less is better: 0 for a forced token, else one more than the bits of the score as float16 without its sign. */
+function ranksOf(memory: EmulatedMemory, entry: Entry, first: number, group: number, given: Scored): Uint16Array {
   const { queryHeads, parts, scores } = given;
   const [sums, z] = [memory.float32(buffer(parts)), halves(memory.uint8(buffer(scores)))];
   const logs = Array.from({ length: group }, (_, h) => {
@@ -280,14 +280,16 @@ function ranksOf(memory: EmulatedMemory, entry: Entry, first: number, group: num
     const greatest = Math.max(...own.map(([top]) => top));
     return fround(greatest + Math.log2(own.reduce((sum, [top, powers]) => sum + powers * 2 ** (top - greatest), 0)));
   });
-  const ranks = Float64Array.from({ length: entry.candidates }, (_, token) => {
+  const ranks = Uint16Array.from({ length: entry.candidates }, (_, token) => {
     const at = (h: number) => entry.scoreStart * queryHeads + (first + h) * entry.scoreStride + token;
     const score = Math.max(...logs.map((log, h) => fround(z[at(h)] - log)));
-    return score === Number.POSITIVE_INFINITY ? -1 : halfBits(finiteHalf(score)) & 0x7fff;
+    return score === Number.POSITIVE_INFINITY ? 0 : (halfBits(finiteHalf(score)) & 0x7fff) + 1;
   });
-  // What the kernel writes over its own first row: nobody else reads it.
+  // They take the place of the first query head's scores.
   const row = entry.scoreStart * queryHeads + first * entry.scoreStride;
-  new Uint16Array(z.buffer, z.byteOffset, z.length).fill(0xffff, row, row + entry.scoreStride);
+  const written = new Uint16Array(z.buffer, z.byteOffset, z.length).subarray(row, row + entry.scoreStride);
+  written.fill(0xffff);
+  written.set(ranks);
   return ranks;
 }
 
