@@ -68,6 +68,7 @@ describe("refused before anything is launched", () => {
     [{ headCount: 34, kvHeadCount: 2 }, false, "more than 16 query heads"],
     [{ window: { tokens: 8, layers: [true] } }, false, "a sliding window"],
     [{ scoreCap: 50 }, false, "caps scores"],
+    [{ sinks: true }, false, "sinks"],
   ])("a model or a pool that does not go with choices: %p", (change, isMx8, words) => {
     expect(() => assertChoosable({ ...model.config, ...change }, 16, isMx8)).toThrow(words);
   });

@@ -27,6 +27,7 @@ export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8:
   if (headCount / kvHeadCount > mostGroup) throw refused(`more than ${mostGroup} query heads share a KV head`);
   if (window !== undefined) throw refused("the model has layers of a sliding window");
   if (scoreCap !== undefined) throw refused("the model caps scores");
+  if (sinks) throw refused("its heads have sinks");
   if (sinks) throw refused("heads have sinks");
 }
 
