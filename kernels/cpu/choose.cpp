@@ -224,12 +224,13 @@ void rank(const ScoreRows &rows, int tokens, float *best, uint16_t *ranks) {
   for (int q = 0; q < rows.count; q++) {
     const float *scores = rows.scores + q * rows.stride;
     const Vec own = broadcast(log_sum(scores, tokens));
+    const bool isLast = q + 1 == rows.count;
     for (int i = 0; i < tokens; i += kLanes) {
-      const Vec share = sub(load(scores + i), own);
-      store(best + i, q == 0 ? share : max(share, load(best + i)));
+      const Vec share = sub(load(scores + i), own), most = q == 0 ? share : max(share, load(best + i));
+      if (isLast) store(ranks + i, most);
+      else store(best + i, most);
     }
   }
-  for (int i = 0; i < tokens; i += kLanes) store(ranks + i, load(best + i));
 }
 
 /* One bit for each of `kLanesOfRanks` ranks that is in [low, end). */

@@ -77,16 +77,19 @@ void rotate_queries(const HeadChoice &head, BareQueries bare, int position) {
   }
 }
 
-/* Calls body for each panel that a run of tokens touches, rising. */
+/* Calls body for each panel that a run of tokens touches, rising. Blocks are whole panels. */
 template <class Body>
 void each_panel(const PoolView &view, const int32_t *blockIds, const ChoiceSegment &segment, Body body) {
-  const int end = segment.firstToken + segment.tokenCount;
-  for (int token = segment.firstToken; token < end;) {
-    const int inPanel = token % kPanelTokens, left = std::min(kPanelTokens, inPanel + end - token);
-    const int panel = token % view.blockTokens / kPanelTokens;
-    const int number = segment.number + token - segment.firstToken;
-    body(PanelPart{&segment, blockIds[token / view.blockTokens], panel, inPanel, left, number});
-    token += left - inPanel;
+  const int32_t *block = blockIds + segment.firstToken / view.blockTokens;
+  int inBlock = segment.firstToken % view.blockTokens;
+  for (int done = 0; done < segment.tokenCount;) {
+    const int inPanel = inBlock % kPanelTokens, end = std::min(kPanelTokens, inPanel + segment.tokenCount - done);
+    body(PanelPart{&segment, *block, inBlock / kPanelTokens, inPanel, end, segment.number + done});
+    done += end - inPanel;
+    inBlock += end - inPanel;
+    if (inBlock < view.blockTokens) continue;
+    inBlock = 0;
+    block++;
   }
 }
 

@@ -43,19 +43,22 @@ void choose_best(const ChooseTable &table, uint16_t *ranks, int tokens, int take
 }
 
 int fill_slots(int32_t *list, int first, int slots, uint64_t *set, int tokens, int32_t *taken) {
+  /* About half of the slots become free, in no order that a branch could follow. */
+  int free = 0;
   for (int slot = first; slot < slots; slot++) {
-    const int number = list[slot];
-    if (number < 0) continue;
-    if (has_token(set, number)) set[number / 64] &= ~(uint64_t(1) << (number % 64));
-    else list[slot] = -1;
+    const int number = list[slot], known = number < 0 ? 0 : number;
+    uint64_t &word = set[known / 64];
+    const uint64_t bit = number < 0 ? 0 : uint64_t(1) << (known % 64);
+    const bool stays = (word & bit) != 0;
+    word &= ~bit;
+    list[slot] = stays ? number : -1;
+    taken[free] = slot;
+    free += !stays;
   }
-  int count = 0, slot = first;
+  int count = 0;
   for (int word = 0; word * 64 < tokens; word++) {
-    for (uint64_t left = set[word]; left; left &= left - 1) {
-      while (slot < slots && list[slot] >= 0) slot++;
-      if (slot == slots) return count;
-      list[slot] = word * 64 + __builtin_ctzll(left);
-      taken[count++] = slot;
+    for (uint64_t left = set[word]; left && count < free; left &= left - 1) {
+      list[taken[count++]] = word * 64 + __builtin_ctzll(left);
     }
     set[word] = 0;
   }
