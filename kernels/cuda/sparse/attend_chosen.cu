@@ -20,7 +20,7 @@
 constexpr int kThreads = 128, kWarps = kThreads / 32, kPartTokens = 256;
 
 /* Lanes that share a row of HEAD_DIM numbers, eight each: a power of two. */
-constexpr int lanes_of_row(int lanes) { return lanes * 8 >= HEAD_DIM ? lanes : lanes_of_row(2 * lanes); }
+__host__ __device__ constexpr int lanes_of_row(int lanes) { return lanes * 8 >= HEAD_DIM ? lanes : lanes_of_row(2 * lanes); }
 constexpr int kRowLanes = lanes_of_row(2);
 constexpr int kGroups = kThreads / kRowLanes;
 /* Rows that a group of lanes has under way. */
