@@ -32,4 +32,4 @@ test("backup and restore: the folder from the flag or the environment, one sente
   expect(restored).toMatchObject({ code: 0, output: expect.stringContaining("restored") });
   expect(existsSync(join(dir, "other", "spangate.db"))).toBe(true);
   openDb(join(dir, "other", "spangate.db")).close();
-}, 20_000);
+}, 60_000);

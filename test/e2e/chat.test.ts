@@ -126,7 +126,8 @@ describe("chat completions through the official client", () => {
     const params: ChatStreamParams = {
       model: server.model,
       messages: [{ role: "user", content: question }],
-      max_tokens: 2_000,
+      // By itself it would run for longer than this waits.
+      max_tokens: 20_000,
       logit_bias: { 0: -100, 1: -100, 2: -100 },
       stream: true,
     };
@@ -134,7 +135,7 @@ describe("chat completions through the official client", () => {
     await stream[Symbol.asyncIterator]().next();
     expect(await runningRequests(server)).toBe(1);
     stream.controller.abort();
-    await until(async () => (await runningRequests(server)) === 0, "the request is gone", 2_000, 5);
+    await until(async () => (await runningRequests(server)) === 0, "the request is gone", 10_000, 5);
   });
 
   test("special-token text stays text", async () => {

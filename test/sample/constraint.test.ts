@@ -79,7 +79,7 @@ describe("a mask", () => {
     }
     expect(constraint.mask()[0]).toBe(0b00001);
     expect(masks.byteLength).toBeLessThan(2 * grammarLimits.automatonBytes);
-  }, 20_000);
+  }, 60_000);
 
   test("refuses a token that may not come", () => {
     const constraint = new GrammarConstraint(

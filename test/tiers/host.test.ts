@@ -89,7 +89,7 @@ describe("spans that left the device", () => {
     expect(world.finishedOf("a").spans?.map(({ source }) => source)).toEqual(["host", "host", "host", "host"]);
     // Copies end in any order; a block that came before the one it continues would be dropped, and copied again.
     expect(hostOf(world).loads.counts.outcomes.dropped).toBe(0);
-    await until(() => hostOf(world).pool.availableCount === 64, "nothing is under way", 5_000, 1);
+    await until(() => hostOf(world).pool.availableCount === 64, "nothing is under way", 20_000, 1);
     expectQuiet(world);
   });
 
@@ -281,7 +281,7 @@ describe("eviction", () => {
     await crowdOut(world);
     world.engine.evict(keysOf(message));
     const { slots } = world.backend.hostBlocks ?? { slots: [] };
-    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 5_000, 1);
+    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 20_000, 1);
     const left = slots.filter((slot) => slot.some((byte) => byte !== 0 && byte !== 0xee));
     expect([left.length, hostOf(world).cache.resident().next().done]).toEqual([0, true]);
     expectQuiet(world);
@@ -308,12 +308,12 @@ describe("eviction", () => {
         return (world.backend.hostBlocks as { underWay?: { store: number } }).underWay?.store !== 0;
       },
       "a copy is under way",
-      5_000,
+      20_000,
       0,
     );
     world.engine.evict([message.plan.runs[0]?.rootKey as BlockKey]);
     await world.settle();
-    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 5_000, 1);
+    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 20_000, 1);
     expect([...hostOf(world).cache.resident()]).toEqual([]);
     expectQuiet(world);
   });
@@ -330,7 +330,7 @@ describe("eviction", () => {
     expect(hostOf(world).loads.isBusy).toBe(false);
     await world.settle();
     expect(world.tokensOf("a")).toEqual(answerOf(again));
-    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 5_000, 1);
+    await until(() => hostOf(world).pool.availableCount === 64, "all slots are free", 20_000, 1);
     expectQuiet(world);
   });
 });
@@ -386,7 +386,7 @@ test("crowded pools: random requests, aborts and evictions beside copies give th
     }
     expect((world.backend as { faults?: readonly string[] }).faults ?? []).toEqual([]);
     const { pool } = hostOf(world);
-    await until(() => pool.availableCount === pool.blockCount, "nothing is under way", 5_000, 1);
+    await until(() => pool.availableCount === pool.blockCount, "nothing is under way", 20_000, 1);
     expectQuiet(world);
     world.engine.checkInvariants();
   }

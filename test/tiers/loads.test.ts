@@ -232,7 +232,7 @@ test("crowded pools: random requests, aborts and evictions beside loads give the
       const found = [round, message.requestId, world.tokensOf(message.requestId)];
       expect(found).toEqual([round, message.requestId, answerOf(message)]);
     }
-    await until(() => world.engine.tiers.disk?.loads.isBusy === false, "no load is left", 5_000, 1);
+    await until(() => world.engine.tiers.disk?.loads.isBusy === false, "no load is left", 20_000, 1);
     world.engine.checkInvariants();
   }
 });

@@ -206,7 +206,7 @@ test("random steps: every row gets the softmax over what it sees, and no counter
   const { merged, late } = checkRandomSteps(14, () => Number.POSITIVE_INFINITY);
   expect(merged).toBeGreaterThan(0);
   expect(late).toBe(0);
-}, 30_000);
+}, 60_000);
 
 test("rows of one long piece lose a token each, wherever the window, an item and a part of it begin", () => {
   const choices = new Choices(4);
@@ -228,10 +228,10 @@ test("rows of one long piece lose a token each, wherever the window, an item and
       if (!(error <= 0.02)) throw new Error(`window ${windowTokens}, row ${row}: ${error}`);
     }
   }
-}, 30_000);
+}, 60_000);
 
 test("random steps of layers that slide: every row sees the last tokens of its own prompt", () => {
   const { merged, late } = checkRandomSteps(20, (choices) => choices.pick([1, 2, 7, 16, 50, 120, 600]));
   expect(merged).toBeGreaterThan(0);
   expect(late).toBeGreaterThan(0);
-}, 30_000);
+}, 60_000);
