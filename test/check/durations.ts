@@ -7,9 +7,9 @@ import type { Job } from "./jobs.ts";
 export type Durations = Readonly<Record<string, number>>;
 
 /** For jobs that were never measured: one that holds a core for most of a minute is not begun last. */
-const slowest = /^test\/conformance\/|^test\/kernels\/cuda\./;
+const slowest = /^test\/(?:conformance\/|kernels\/cuda\.|e2e\/kv-disk\.|native\/(?:attention|choose)\.)/;
 /** Folders whose tests start servers or compute in plain loops. */
-const slowFolders = /^test\/(?:backend\/cuda|chaos|e2e|fuzz|security|sim)\//;
+const slowFolders = /^test\/(?:backend\/cuda|chaos|console|e2e|fuzz|security|sim)\//;
 const guesses = { slowestMs: 45_000, slowMs: 10_000, otherMs: 1_000 };
 
 export function expectedMs({ name, kind, fileCount }: Job, measured: Durations): number {

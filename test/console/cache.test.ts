@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { happeningsOf } from "../../gateway/console/client/cache/cache.ts";
 import type { TestTenant } from "../support/server.ts";
-import { type ConsoleRig, chromiumPath, openRig, tenantAdminScopes } from "./rig.ts";
+import { type ConsoleRig, chromiumPath, openRig, tenantAdminScopes, themes } from "./rig.ts";
 
 setDefaultTimeout(120_000);
 
@@ -48,7 +48,7 @@ describe.skipIf(chromiumPath === undefined)("the cache in the console", () => {
     await client.json("POST", "/v1/chat/completions", { model: rig.server.model, messages, max_tokens: 1 });
   };
 
-  test.each(["light", "dark"] as const)("an eviction is on the page within two seconds, %s", async (theme) => {
+  test.each(themes)("an eviction is on the page within two seconds, %s", async (theme) => {
     const tenant = await rig.server.tenant(`<b>Holder</b> ${theme}`);
     const neighbour = await rig.server.tenant(`Neighbour ${theme}`);
     const own = await rig.key(tenant.id, tenantAdminScopes);
@@ -80,7 +80,7 @@ describe.skipIf(chromiumPath === undefined)("the cache in the console", () => {
   test("the operator sees whose KV fills each worker, and no text", async () => {
     const tenant = await rig.server.tenant("Ærø & Søn");
     await ask(tenant, "marzipan");
-    for (const theme of ["light", "dark"] as const) {
+    for (const theme of themes) {
       await using look = await rig.signIn(rig.server.adminKey, theme);
       await look.go("#/cache");
       const pool = look.page.getByRole("region", { name: "Pool of worker-0" });

@@ -1,6 +1,6 @@
 /** The console in a real browser: every page, as each role, light and dark. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { type ConsoleRig, chromiumPath, memberScopes, openRig, tenantAdminScopes } from "./rig.ts";
+import { type ConsoleRig, chromiumPath, memberScopes, openRig, tenantAdminScopes, themes } from "./rig.ts";
 
 setDefaultTimeout(60_000);
 
@@ -36,7 +36,7 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
 
   /** Pages that were looked at as another role, by theme: their parts are the same. */
   const checked = new Set<string>();
-  test.each((["light", "dark"] as const).flatMap((theme) => roleNames.map((role) => [role, theme] as const)))(
+  test.each(themes.flatMap((theme) => roleNames.map((role) => [role, theme] as const)))(
     "every page as %s, %s: nothing that the guidelines forbid, no error, no other host",
     async (role, theme) => {
       await using look = await rig.signIn(keys[role], theme);

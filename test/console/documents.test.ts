@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestTenant } from "../support/server.ts";
-import { type ConsoleRig, chromiumPath, type Look, memberScopes, openRig } from "./rig.ts";
+import { type ConsoleRig, chromiumPath, type Look, memberScopes, openRig, themes } from "./rig.ts";
 
 setDefaultTimeout(60_000);
 
@@ -48,7 +48,7 @@ describe.skipIf(chromiumPath === undefined)("documents in the console", () => {
   };
   const fileRow = ({ page }: Look, name: string) => page.getByRole("row", { name });
 
-  test.each(["light", "dark"] as const)("a folder is dropped in, read, prepared and asked, %s", async (theme) => {
+  test.each(themes)("a folder is dropped in, read, prepared and asked, %s", async (theme) => {
     await using look = await rig.signIn(tenant.apiKey, theme);
     const { page } = look;
     await newCorpus(look, `handbook ${theme}`);
@@ -89,7 +89,7 @@ describe.skipIf(chromiumPath === undefined)("documents in the console", () => {
   });
 
   test("a query is explained while it is typed, its fault has a line, and it runs", async () => {
-    for (const theme of ["light", "dark"] as const) {
+    for (const theme of themes) {
       await using look = await rig.signIn(tenant.apiKey, theme);
       const { page } = look;
       await look.go("#/query");

@@ -18,6 +18,9 @@ if (chromiumPath === undefined) process.stdout.write("skipped: there is no Chrom
 
 export type Theme = "light" | "dark";
 
+/** Each page and dialog is looked at in both themes; the long form also does everything in both. */
+export const themes: readonly Theme[] = isLong ? ["light", "dark"] : ["light"];
+
 export interface Look extends AsyncDisposable {
   readonly page: Page;
   /** What must not have happened. A test that provokes something of it takes it out. */
@@ -26,7 +29,7 @@ export interface Look extends AsyncDisposable {
   go(hash: string): Promise<void>;
   /**
    * Finds what the Web Content Accessibility Guidelines 2.2 (AA) do not allow, and takes a picture where somebody wants
-   * pictures. In the short form dark pages are looked at for their colours alone, as these are all that is theirs.
+   * pictures. In the short form it looks at the colours of the other theme as well: these are all that is its own.
    */
   check(name: string): Promise<void>;
 }
@@ -72,8 +75,12 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
     };
     const check = async (name: string): Promise<void> => {
       if (pictures !== undefined) await page.screenshot({ path: join(pictures, `${name}-${theme}.png`) });
-      const rules = theme === "dark" && !isLong ? colourRules : everyRule;
-      problems.push(...(await violations(page, rules)).map((each) => `${name} ${theme}: ${each}`));
+      problems.push(...(await violations(page, everyRule)).map((each) => `${name} ${theme}: ${each}`));
+      if (isLong) return;
+      const other = theme === "light" ? "dark" : "light";
+      await page.emulateMedia({ colorScheme: other });
+      problems.push(...(await violations(page, colourRules)).map((each) => `${name} ${other}: ${each}`));
+      await page.emulateMedia({ colorScheme: theme });
     };
     return { page, problems, go, check, [Symbol.asyncDispose]: () => context.close() };
   };

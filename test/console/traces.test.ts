@@ -1,7 +1,7 @@
 /** The overview and the way of a request in a browser: why an answer was slow, for those who may know. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { TestTenant } from "../support/server.ts";
-import { type ConsoleRig, chromiumPath, memberScopes, openRig, tenantAdminScopes } from "./rig.ts";
+import { type ConsoleRig, chromiumPath, memberScopes, openRig, tenantAdminScopes, themes } from "./rig.ts";
 
 setDefaultTimeout(60_000);
 
@@ -36,7 +36,7 @@ describe.skipIf(chromiumPath === undefined)("requests in the console", () => {
     return answer.headers.get("x-request-id") ?? "";
   }
 
-  test.each(["light", "dark"] as const)("from the overview to why the slowest answer was slow, %s", async (theme) => {
+  test.each(themes)("from the overview to why the slowest answer was slow, %s", async (theme) => {
     const own = await rig.key((await rig.server.tenant(theme)).id, tenantAdminScopes);
     await ask(own.key, 2);
     // So many tokens that no wait for a worker, beside other tests, is longer than they take.

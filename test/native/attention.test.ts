@@ -2,6 +2,7 @@
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { type AttentionBatch, CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import { effort } from "../support/effort.ts";
 import { testSeed } from "../support/seed.ts";
 import { greatestDifference, keyBound, toFloats } from "./compare.ts";
 import { attentionIsas, excessOf, kernelsOf, ownHeads, runLayer } from "./instruction-set.ts";
@@ -32,7 +33,7 @@ describe.each(attentionIsas)("%s", (isa: Isa) => {
 
   testHere("random steps agree with the oracle", () => {
     const seed = testSeed();
-    const rounds = isa === "amx" ? 12 : 30; // Many heads take the oracle long.
+    const rounds = isa === "amx" ? effort(8, 24) : effort(20, 60); // Many heads take the oracle long.
     for (let round = 0; round < rounds; round++) {
       const random = new Random(seed + round);
       const world = randomWorld(random, randomOptions(random, ownHeads(isa, random)));

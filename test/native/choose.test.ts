@@ -120,7 +120,7 @@ describe("against float64", () => {
   afterAll(() => kernels.close());
 
   test("a shadow is the transformed K within half a number's step", () => {
-    for (let round = 0; round < 4; round++) {
+    for (let round = 0; round < (isLong ? 8 : 2); round++) {
       const random = new Random(seed + round);
       const scene = new Scene(random, seatOptions(random));
       const pool = scene.open(kernels);
@@ -141,7 +141,7 @@ describe("against float64", () => {
   });
 
   test("`now` and `exact` choose the best by the scores that the page names", () => {
-    for (let round = 0; round < 6; round++) {
+    for (let round = 0; round < (isLong ? 6 : 3); round++) {
       const random = new Random(seed + 31 * round);
       const scene = new Scene(random, seatOptions(random));
       const pool = scene.open(kernels);
@@ -192,7 +192,7 @@ describe("against float64", () => {
   });
 
   test("a buffer holds what its list says: K turned by Δ, V as it is", () => {
-    for (let round = 0; round < 4; round++) {
+    for (let round = 0; round < (isLong ? 8 : 2); round++) {
       const random = new Random(seed + 17 * round);
       const scene = new Scene(random, seatOptions(random));
       const pool = scene.open(kernels);
@@ -226,7 +226,7 @@ describe("against float64", () => {
   });
 
   test("with as many as there are, attention is dense attention, and mass and overlap are 1", () => {
-    for (let round = 0; round < 5; round++) {
+    for (let round = 0; round < (isLong ? 5 : 2); round++) {
       const random = new Random(seed + 13 * round);
       const kvType = random.pick(["float32", "float16"] as const);
       const scene = new Scene(random, seatOptions(random, { kvType }));

@@ -8,7 +8,7 @@ import { testSeed } from "../support/seed.ts";
 import { Simulation, type SimulationMode } from "./engine-world.ts";
 
 const only = process.env.SIM_SEED;
-const seedCount = effort(40, 2_000);
+const seedCount = effort(24, 2_000);
 const firstSeed = only === undefined ? testSeed() : Number(only);
 const endSeed = only === undefined ? firstSeed + seedCount : firstSeed + 1;
 

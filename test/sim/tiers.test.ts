@@ -17,7 +17,7 @@ setDefaultTimeout(3_600_000);
 
 const only = process.env.SIM_SEED;
 /** `SIM_COUNT=n` lives n lives. */
-const seedCount = Number(process.env.SIM_COUNT ?? effort(160, 10_000));
+const seedCount = Number(process.env.SIM_COUNT ?? effort(110, 10_000));
 const firstSeed = only === undefined ? testSeed() : Number(only);
 const endSeed = only === undefined ? firstSeed + seedCount : firstSeed + 1;
 /** Things that happen in a life before it is brought to its end. */
