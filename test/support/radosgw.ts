@@ -12,8 +12,8 @@ export interface Radosgw extends AsyncDisposable {
   readonly read: (name: string) => Promise<Uint8Array>;
 }
 
-/** Starts it, with an empty bucket `kv-files`. */
-export async function startRadosgw(port = 18_900 + (process.pid % 10) * 100): Promise<Radosgw> {
+/** Starts it, with an empty bucket `kv-files`. By default processes side by side take other ports, 100 each. */
+export async function startRadosgw(port = 18_900 + (process.pid % 100) * 100): Promise<Radosgw> {
   const child = Bun.spawn(["sh", script, `${port}`], { stdin: "pipe", stdout: "pipe", stderr: "inherit" });
   let said = "";
   for await (const piece of child.stdout) {
