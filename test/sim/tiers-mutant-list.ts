@@ -176,5 +176,10 @@ export const tiersMutants: readonly Mutant[] = [
     '    syncFile(files, folder, "r");\n',
     "",
   ),
-  mutant("rows without a file are counted", "gateway/kv/places.ts", "account().add(known);", "account().add(rows);"),
+  mutant(
+    "rows without a file are counted",
+    "gateway/kv/places.ts",
+    "account().found(known);",
+    "account().found(rows);",
+  ),
 ];

@@ -124,14 +124,14 @@ function lacking(from: number): { readonly run: LackingRun; readonly object: KvO
   return { run, object: { id, dataKey: keyFrom(id), ...chain, owner: nobody } };
 }
 
-/** @param tokenMs what a token takes to be computed */
-function openFetches(tokenMs = Number.POSITIVE_INFINITY) {
+/** @param tokenMs what a token takes to be computed @param loadMs what any file takes to be loaded */
+function openFetches(tokenMs = Number.POSITIVE_INFINITY, loadMs = 0) {
   const clock = { ms: 0 };
   const asked: string[] = [];
   const emit = (message: { readonly type: string; readonly objectId?: string }): void =>
     void asked.push(message.objectId ?? message.type);
   const fetches = new Fetches({
-    ...{ blockTokens, blockBytes: 4_080, computeMs: (tokens: number) => tokens * tokenMs },
+    ...{ blockTokens, blockBytes: 4_080, computeMs: (tokens: number) => tokens * tokenMs, loadMs: () => loadMs },
     ...{ emit, isLoading: () => false, has: () => false, onChange: () => undefined },
     nowMs: () => clock.ms,
   });
@@ -201,6 +201,35 @@ test("what is computed sooner than fetches took before is not asked for", () => 
   expect(asked).toEqual(ids.slice(0, 2));
   expect(want(2, 3)).toBe(true);
   expect(asked).toEqual(ids.slice(0, 4));
+});
+
+test("loading what was fetched counts too, and a bucket that is hardly sooner is not asked", () => {
+  // Each run takes 20 ms to be computed, and was fetched in 10.
+  for (const [loadMs, isAsked] of [
+    [0, true],
+    [6, true],
+    [6.01, false],
+    [30, false],
+  ] as const) {
+    const { clock, fetches, want, ids } = openFetches(1, loadMs);
+    expect(want(0)).toBe(true);
+    clock.ms += 10;
+    fetches.arrived(ids[0] ?? "");
+    expect([loadMs, want(1)]).toEqual([loadMs, isAsked]);
+  }
+});
+
+test("nobody waits for more than twice what fetches took before", () => {
+  // A run takes 10 s to be computed.
+  const { clock, fetches, want, ids } = openFetches(500);
+  expect(want(0)).toBe(true);
+  clock.ms += 300;
+  fetches.arrived(ids[0] ?? "");
+  expect(want(1)).toBe(true);
+  clock.ms += 600;
+  expect(want(1)).toBe(true);
+  clock.ms += 1;
+  expect(want(1)).toBe(false);
 });
 
 test("of fetches that are under way together each waits for those before it", () => {

@@ -133,9 +133,10 @@ export class DiskTier {
     const { emit, onChange } = parts;
     const isLoading = (key: BlockKey): boolean => this.loads.isComing(key);
     const computeMs = (tokens: number): number => this.loads.costs.computeMs(tokens);
+    const loadMs = (bytes: number): number => this.loads.costs.loadMs(bytes);
     const sizes = { blockTokens, blockBytes: mover.format.bytes };
     const has = (key: BlockKey): boolean => parts.cache.has(key);
-    this.#fetches = new Fetches({ ...sizes, computeMs, emit, onChange, nowMs, isLoading, has });
+    this.#fetches = new Fetches({ ...sizes, computeMs, loadMs, emit, onChange, nowMs, isLoading, has });
   }
 
   stats(): TierStats {

@@ -1,7 +1,8 @@
 /**
  * Objects that are in the bucket alone. When a request lacks one the gateway is asked for it, and its keys count as
  * claimed, as those of loads do, until its file is there and loads.ts goes on, or until the request has waited long
- * enough and computes. What all of a request is computed sooner than fetches took before is not asked for. While the
+ * enough and computes. What all of a request is not clearly sooner fetched and loaded than computed, by what both took before, is not
+ * asked for. While the
  * bucket is slow nobody waits; what is asked for is there for the next request.
  */
 import { extentBlocks, type KvObject, kvObjectSizes } from "../contract/kv-object.ts";
@@ -15,6 +16,8 @@ export interface FetchesOptions {
   readonly blockBytes: number;
   /** How long it takes to compute so many tokens. */
   readonly computeMs: (tokens: number) => number;
+  /** How long it takes to load so many bytes when their files are there. */
+  readonly loadMs: (bytes: number) => number;
   readonly emit: (message: WorkerMessage) => void;
   /** Whether a block is being loaded, so that what follows it in its chain is of use. */
   readonly isLoading: (key: BlockKey) => boolean;
@@ -41,10 +44,13 @@ interface Part {
 }
 
 /**
- * A request waits for objects as long as it would take to compute them, at most. Until it is known what computing takes
- * it waits a second; and so long in any case, since no bucket answers at once.
+ * A request waits for objects as long as it would take to compute them, at most, and no longer than twice what fetches
+ * took before: what is late by then may not come. Until it is known what computing takes it waits a second; and 50 ms in
+ * any case, since no bucket answers at once.
  */
 const [unknownMs, leastMs] = [1_000, 50];
+/** Of the time of computing: who waits in vain computes after all, so a bucket that is hardly sooner is not worth it. */
+const worthPart = 4 / 5;
 /** After so many late ones in a row nobody waits for a while, nor for one that was late or not to be had. */
 const [mostLate, restMs] = [3, 60_000];
 
@@ -119,8 +125,13 @@ export class Fetches {
       const parts = runs.flatMap((run) => (run.keyed && !run.complete ? this.#lackedBy(run, nowMs) : []));
       if (parts.length === 0) continue;
       const computeMs = this.#computeMs(parts);
-      if (this.#costs.fetchMs(parts.map(({ object }) => this.#bytesOf(object))) > computeMs) continue;
-      const waitMs = Number.isFinite(computeMs) ? Math.max(leastMs, computeMs) : unknownMs;
+      const bytes = parts.map(({ object }) => this.#bytesOf(object));
+      const fetchMs = this.#costs.fetchMs(bytes);
+      const loadMs = this.#options.loadMs(bytes.reduce((sum, each) => sum + each, 0));
+      // Until a bucket has answered it is asked, whatever loading takes.
+      if (fetchMs > 0 && fetchMs + loadMs > worthPart * computeMs) continue;
+      const longestMs = fetchMs > 0 ? Math.min(computeMs, 2 * fetchMs) : computeMs;
+      const waitMs = Number.isFinite(computeMs) ? Math.max(leastMs, longestMs) : unknownMs;
       for (const part of parts) this.#ask(part, nowMs, waitMs);
     }
   }
