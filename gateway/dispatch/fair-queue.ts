@@ -98,6 +98,7 @@ export class FairQueue<Item extends Waiting> {
    * @param fit says how an item can run; undefined: it cannot run now
    */
   take<Fit>(fit: (item: Item) => Fit | undefined): { readonly item: Item; readonly fit: Fit } | undefined {
+    if (this.#lines.size === 0) return undefined;
     // Stable: with equal credit whoever was served longest ago comes first.
     const lines = [...this.#lines.values()].sort(
       (a, b) => Number(a.background) - Number(b.background) || roundsToCredit(a) - roundsToCredit(b),

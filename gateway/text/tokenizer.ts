@@ -30,6 +30,9 @@ export interface Piece {
 /** Most characters without a place to cut in one text, where the tokenizer has such places. */
 const maxUncutChars = 65_536;
 
+/** A text of so many characters is encoded at once, even if it is one word. */
+const shortChars = 512;
+
 /** How many template texts are remembered in parts, and the length of each at most. */
 const maxTemplateTexts = 256;
 const maxTemplateChars = 256;
@@ -123,10 +126,13 @@ export class TextTokenizer {
           const known = this.#encoded.peek(key);
           bound?.add(known?.length ?? 0);
           if (known !== undefined) continue;
-          const ids = await this.#idsInSlices(slice, isFirst);
+          // A short text is no work to be sliced, and most questions are one.
+          const ids =
+            slice.length <= shortChars ? this.#idsOf(slice, isFirst) : await this.#idsInSlices(slice, isFirst);
           this.#encoded.set(key, ids);
           bound?.add(ids.length);
-          await yieldAfter(unyielded, slice.length);
+          if (unyielded.chars + slice.length >= sliceChars) await yieldAfter(unyielded, slice.length);
+          else unyielded.chars += slice.length;
         }
       }
       first = false;
@@ -213,9 +219,13 @@ export class TextTokenizer {
     const key = owner === undefined ? undefined : cacheKey(text, first, owner);
     const cached = key === undefined ? undefined : this.#encoded.get(key);
     if (cached !== undefined) return cached;
-    const tokenIds = this.#byteLevel?.encode(text) ?? this.#libraryIdsOf(text, first);
+    const tokenIds = this.#idsOf(text, first);
     if (key !== undefined) this.#encoded.set(key, tokenIds);
     return tokenIds;
+  }
+
+  #idsOf(text: string, first: boolean): Int32Array {
+    return this.#byteLevel?.encode(text) ?? this.#libraryIdsOf(text, first);
   }
 
   async #idsInSlices(slice: string, first: boolean): Promise<Int32Array> {

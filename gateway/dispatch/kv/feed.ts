@@ -55,7 +55,8 @@ export class KvFeed {
   #changes: KvChange[] = [];
   #first = 1;
   #keyCount = 0;
-  #more = Promise.withResolvers<void>();
+  /** What followers wait for that have been told all; undefined: nobody waits. */
+  #more: PromiseWithResolvers<void> | undefined;
 
   constructor(options: KvFeedOptions) {
     this.#options = options;
@@ -63,8 +64,8 @@ export class KvFeed {
 
   /** To be called once the residency has applied these events of a worker. */
   apply(worker: string, events: readonly KvEvent[]): void {
-    for (const { tier = "device", ...event } of events) {
-      const { type, blockKeys } = event;
+    for (const event of events) {
+      const { type, blockKeys, tier = "device" } = event;
       if (type === "removed") this.#addParts({ type, worker, tier, blockKeys });
       else this.#addParts({ type, worker, tier, blockKeys, tokenCounts: event.tokenCounts });
     }
@@ -91,6 +92,7 @@ export class KvFeed {
       }
       const change = this.#changes[next - this.#first];
       if (change === undefined) {
+        this.#more ??= Promise.withResolvers();
         await unlessAborted(this.#more.promise, signal);
         continue;
       }
@@ -121,8 +123,8 @@ export class KvFeed {
     this.#changes.push(change);
     this.#keyCount += keysIn(change);
     if (this.#keyCount > this.#options.maxKeys) this.#forgetOldest();
-    this.#more.resolve();
-    this.#more = Promise.withResolvers();
+    this.#more?.resolve();
+    this.#more = undefined;
   }
 
   /** Drops old changes down to half the bound, so that the list is not moved for each change. */
@@ -150,6 +152,7 @@ const keysIn = (change: KvChange): number => (change.type === "cleared" ? 1 : ch
 
 function parts(change: Exclude<KvChange, { readonly type: "cleared" }>, keysPerChange: number): readonly KvChange[] {
   const count = Math.ceil(change.blockKeys.length / keysPerChange);
+  if (count === 1) return [change];
   return Array.from({ length: count }, (_, index) => {
     const [from, to] = [index * keysPerChange, (index + 1) * keysPerChange];
     const blockKeys = change.blockKeys.slice(from, to);

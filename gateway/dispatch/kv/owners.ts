@@ -29,6 +29,11 @@ export class KvOwners {
 
   /** @param tenantIds the owner of each run of the plan; "": no tenant owns it */
   ofPlan(tenantIds: readonly WorkOwner[], kvBytesPerBlock: number): PlanOwners {
+    const [first] = tenantIds;
+    // Nearly all plans are of one tenant.
+    if (first !== undefined && tenantIds.every((tenantId) => tenantId === first)) {
+      return { owners: [this.of(first, kvBytesPerBlock)], ofRun: new Uint16Array(tenantIds.length) };
+    }
     const distinct = [...new Set(tenantIds)];
     const indexes = new Map(distinct.map((tenantId, index) => [tenantId, index]));
     const owners = distinct.map((tenantId) => this.of(tenantId, kvBytesPerBlock));

@@ -59,10 +59,11 @@ export function textStreamResponse(
   return context.body(null);
 }
 
+const utf8 = new TextEncoder();
+
 class StreamWriter implements TextStream {
   readonly #framing: Framing;
   readonly #options: TextStreamOptions;
-  readonly #encoder = new TextEncoder();
   readonly #gone = new AbortController();
   #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
   #room: PromiseWithResolvers<void> | undefined;
@@ -127,7 +128,7 @@ class StreamWriter implements TextStream {
   #write(text: string): void {
     if (this.#closed) return;
     this.#lastWriteMs = performance.now();
-    this.#controller?.enqueue(this.#encoder.encode(text));
+    this.#controller?.enqueue(utf8.encode(text));
   }
 
   async #waitForRoom(): Promise<void> {
