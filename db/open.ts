@@ -163,6 +163,12 @@ export interface OpenOptions {
 }
 
 /**
+ * Pages of the log from which on a commit copies them into the database itself, and syncs both files meanwhile. Usually
+ * a thread has copied them long before (`copyLog`).
+ */
+const longLogPages = 8_192;
+
+/**
  * Opens and migrates the database. `path` may be ":memory:". What was acknowledged is durable: WAL with
  * synchronous=FULL syncs the log at every commit. secure_delete overwrites what is deleted with zeros.
  * @throws DbError "open" (not a database, no permission) or "migration" (see migrate.ts)
@@ -178,6 +184,7 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     client.run(`pragma busy_timeout = ${busyTimeoutMs}`);
     client.run("pragma journal_mode = wal");
     client.run("pragma synchronous = full");
+    client.run(`pragma wal_autocheckpoint = ${longLogPages}`);
     client.run("pragma foreign_keys = on");
     client.run("pragma secure_delete = on");
     const vectorsMissing = loadVectorExtension(client, options.vectorExtension);
@@ -208,6 +215,24 @@ export function openReader(path: string): Db {
       "openReader",
       `cannot read the database ${path}: ${sqliteCode(error) ?? "unknown failure"}`,
     );
+  }
+}
+
+/**
+ * Copies what the log has into the database and syncs both, for another thread than the one that writes, which goes on
+ * meanwhile. `truncateLog` then has little left to copy, and where nothing was written since, nothing to sync.
+ * @param path of a database that this process has opened already
+ * @throws DbError
+ */
+export function copyLog(path: string): void {
+  let client: Database | undefined;
+  try {
+    client = new Database(path, { readwrite: true, strict: true });
+    client.run("pragma wal_checkpoint(passive)");
+  } catch (error) {
+    throw toDbError("copyLog", error);
+  } finally {
+    client?.close();
   }
 }
 

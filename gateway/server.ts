@@ -107,7 +107,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     await server.stop(true);
     await Promise.all([workers.stop(), embedding.stop(), searches.stop(), threads.stop()]);
     await Promise.all([records.stop(), kv.stop()]);
-    closeData();
+    await closeData();
   };
   let stopped: Promise<void> | undefined;
   const url = `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`;

@@ -21,6 +21,7 @@ export const programs = {
   mover: "gateway/mover/main.ts",
   "compile-thread": "gateway/tools/compile-thread.ts",
   "search-thread": "gateway/corpus/search/search-thread.ts",
+  "log-thread": "gateway/data/log-thread.ts",
   worker: "worker/main.ts",
   embedder: "worker/embedder.ts",
   "check-device": "worker/check-device.ts",

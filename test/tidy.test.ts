@@ -28,6 +28,7 @@ const endPoints = [
   "gateway/extract/main.ts",
   "gateway/tools/compile-thread.ts",
   "gateway/corpus/search/search-thread.ts",
+  "gateway/data/log-thread.ts",
   "worker/main.ts",
   "gateway/cli",
   "test",

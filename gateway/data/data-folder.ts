@@ -2,14 +2,18 @@
 import { join } from "node:path";
 import { DbError } from "../../db/errors.ts";
 import { lockFolder } from "../../db/lock.ts";
-import { type Db, openDb } from "../../db/open.ts";
+import { type copyLog, type Db, openDb } from "../../db/open.ts";
+import { programPath } from "../../places/places.ts";
+import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { ThreadPool } from "../threads/pool.ts";
 import { Disk } from "./disk.ts";
 
 export interface OpenData {
   readonly db: Db;
   readonly disk: Disk;
-  readonly closeData: () => void;
+  /** It is closed when this returns, unless the log is being copied at that moment. */
+  readonly closeData: () => Promise<void>;
 }
 
 const withoutVectors = "searches go by words alone: the extension sqlite-vec cannot be loaded into this SQLite";
@@ -24,31 +28,63 @@ export function openData(dataDir: string, log: Log): OpenData {
   const db = openDb(join(dataDir, "spangate.db"));
   db.relief = () => disk.release();
   if (db.vectorsMissing !== undefined) log("warn", withoutVectors, { reason: db.vectorsMissing });
-  const truncation = new LogTruncation(db, log);
-  const closeData = (): void => {
-    truncation.stop();
+  const threads = new ThreadPool<LogTasks>(threadOptions);
+  const copyLog = () => threads.run("copyLog", db.client.filename, copyRun);
+  const truncation = new LogTruncation({ db, log, copyLog });
+  const close = (): void => {
+    void threads.stop();
     disk.stop();
     db.close();
     unlockFolder();
   };
+  const closeData = async (): Promise<void> => {
+    const copied = truncation.stop();
+    if (copied !== undefined) await copied;
+    close();
+  };
   return { db, disk, closeData };
 }
 
+/** What log-thread.ts serves. */
+type LogTasks = { readonly copyLog: typeof copyLog };
+
+const threadOptions = {
+  ...{ program: programPath("log-thread"), maxThreads: 1, waitingPerTenant: 1, waiting: 1 },
+  ...{ maxHeapBytes: 32 * 2 ** 20, idleMs: 30_000 },
+};
+/** It is done for nobody. A disk that syncs no file within a minute holds up more than this. */
+const copyRun = { tenantId: "", maxMs: 60_000 };
+
 const defaultIntervalMs = 1_000;
+/** How often in a row the log is left as it is because something was written while it was copied. */
+const mostDelays = 4;
 
 /** Milliseconds that searches are held up at first, and at most, when one that runs does not end. */
 const [firstPauseMs, mostPauseMs] = [250, 16_000];
 /** After a pause there is none for so many times its length. */
 const restsOfPause = 10;
 
+export interface LogTruncationDeps {
+  readonly db: Db;
+  readonly log: Log;
+  /** Copies the log into the database in another thread. */
+  readonly copyLog: () => Promise<void>;
+  /** Milliseconds between two checks for changes. */
+  readonly intervalMs?: number;
+}
+
 /**
  * Empties the database's write-ahead log. Deleted or overwritten text stays in the log until it is emptied, so that
  * happens shortly after any change. While another process reads the database, such as a backup, the log cannot be
  * emptied, and the next interval tries again. Searches read it too, and are held up for it.
+ *
+ * A thread copies the log first. Copying syncs two files, which takes as long as the disk does with all that others have
+ * written, up to some hundred milliseconds; where nothing was written meanwhile, the event loop syncs nothing.
  */
 export class LogTruncation {
   readonly #db: Db;
   readonly #log: Log;
+  readonly #copyLog: () => Promise<void>;
   readonly #timer: ReturnType<typeof setInterval>;
   /**
    * The database's change count when the log was last emptied; undefined: the log may hold changes of a stopped server.
@@ -58,28 +94,38 @@ export class LogTruncation {
   #pauseMs = firstPauseMs;
   #nextPauseMs = 0;
   #isFailing = false;
-  #isTrying = false;
+  /** The attempt that is being made. */
+  #attempt: Promise<void> | undefined;
   #isStopped = false;
+  /** How often in a row something was written while the log was copied. */
+  #delays = 0;
 
-  /** @param intervalMs milliseconds between two checks for changes */
-  constructor(db: Db, log: Log, intervalMs = defaultIntervalMs) {
+  constructor({ db, log, copyLog, intervalMs = defaultIntervalMs }: LogTruncationDeps) {
     this.#db = db;
     this.#log = log;
-    this.#timer = setInterval(() => void this.#truncate(), intervalMs);
+    this.#copyLog = copyLog;
+    this.#timer = setInterval(() => this.#try(), intervalMs);
     this.#timer.unref();
   }
 
-  stop(): void {
+  /** @returns when the attempt that is being made has ended; undefined: there is none */
+  stop(): Promise<void> | undefined {
     this.#isStopped = true;
     clearInterval(this.#timer);
+    return this.#attempt;
+  }
+
+  #try(): void {
+    if (this.#attempt !== undefined || this.#db.changeCount() === this.#changes) return;
+    this.#attempt = this.#truncate().finally(() => {
+      this.#attempt = undefined;
+    });
   }
 
   async #truncate(): Promise<void> {
-    if (this.#isTrying) return;
-    this.#isTrying = true;
     try {
-      const changes = this.#db.changeCount();
-      if (changes === this.#changes) return;
+      const changes = await this.#copied();
+      if (changes === undefined || this.#isStopped) return;
       if (this.#db.truncateLog()) this.#changes = changes;
       else {
         if (performance.now() < this.#nextPauseMs) return;
@@ -95,8 +141,20 @@ export class LogTruncation {
       if (!(error instanceof DbError)) throw error;
       if (!this.#isFailing) this.#log("warn", "the database's log could not be emptied", { reason: error.message });
       this.#isFailing = true;
-    } finally {
-      this.#isTrying = false;
     }
+  }
+
+  /** @returns the change count now that the log is copied; undefined: it is better emptied some other time */
+  async #copied(): Promise<number | undefined> {
+    const before = this.#db.changeCount();
+    // Without the thread all is done on the event loop.
+    await this.#copyLog().catch((error: unknown) => {
+      if (!this.#isStopped) this.#log("warn", "the database's log could not be copied", { reason: messageOf(error) });
+    });
+    if (this.#isStopped) return undefined;
+    const changes = this.#db.changeCount();
+    const isDelayed = changes !== before && this.#delays < mostDelays;
+    this.#delays = isDelayed ? this.#delays + 1 : 0;
+    return isDelayed ? undefined : changes;
   }
 }

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { insertCorpus, updateCorpus } from "../../db/corpora.ts";
 import { newId } from "../../db/ids.ts";
-import { type Db, openDb, openReader } from "../../db/open.ts";
+import { copyLog, type Db, openDb, openReader } from "../../db/open.ts";
 import { insertTenant, updateTenant } from "../../db/tenants.ts";
 import { LogTruncation, openData } from "../../gateway/data/data-folder.ts";
 import { until } from "../support/until.ts";
@@ -49,6 +49,10 @@ describe("a data folder", () => {
   });
 });
 
+/** @param copyLog instead of nothing that is copied ahead */
+const truncationOf = (db: Db, copyLog = async (): Promise<void> => undefined, intervalMs = 5) =>
+  new LogTruncation({ db, log: () => undefined, copyLog, intervalMs });
+
 describe("the log", () => {
   let db: Db;
   beforeEach(() => {
@@ -69,7 +73,7 @@ describe("the log", () => {
     updateTenant(db, fields.tenantId, { name: "t" });
     if (corpus !== undefined) updateCorpus(db, corpus.id, { name: "s", metadata: {} });
     expect(traces("canary")).toEqual(["spangate.db-wal"]);
-    const truncation = new LogTruncation(db, () => undefined, 5);
+    const truncation = truncationOf(db);
     await until(() => traces("canary").length === 0, "the log is empty");
     truncation.stop();
   });
@@ -83,7 +87,7 @@ describe("the log", () => {
     updateTenant(db, id, { name: "t" });
     expect(db.truncateLog()).toBe(false);
     expect(db.client.query<{ timeout: number }, []>("pragma busy_timeout").get()?.timeout).toBe(200);
-    const truncation = new LogTruncation(db, () => undefined, 5);
+    const truncation = truncationOf(db);
     await Bun.sleep(50);
     expect(traces("canary")).toEqual(["spangate.db"]);
     reader.run("rollback");
@@ -105,7 +109,7 @@ describe("the log", () => {
       return { [Symbol.dispose]: () => void order.push("gone on") };
     };
     updateTenant(db, id, { name: "t" });
-    const truncation = new LogTruncation(db, () => undefined, 5);
+    const truncation = truncationOf(db);
     await until(() => traces("canary").length === 0, "the log is empty");
     await until(() => order.length === 2, "the readers go on");
     expect(order).toEqual(["paused", "gone on"]);
@@ -121,12 +125,80 @@ describe("the log", () => {
       count++;
       return truncateLog();
     };
-    const truncation = new LogTruncation(db, () => undefined, 2);
+    const truncation = truncationOf(db, undefined, 2);
     await until(() => count === 1, "the first look");
     await Bun.sleep(30);
     expect(count).toBe(1);
     insertTenant(db, { id: newId("tenant"), name: "u", createdAt: 1 });
     await until(() => count === 2, "a change");
     truncation.stop();
+  });
+
+  test("that was copied by another connection leaves nothing to copy, and its text is still there until it is emptied", () => {
+    insertTenant(db, { id: newId("tenant"), name: "canary-tenant", createdAt: 1 });
+    expect(traces("canary")).toEqual(["spangate.db-wal"]);
+    copyLog(join(dir, "spangate.db"));
+    expect(traces("canary").toSorted()).toEqual(["spangate.db", "spangate.db-wal"]);
+    expect(db.truncateLog()).toBe(true);
+    expect(traces("canary")).toEqual(["spangate.db"]);
+  });
+
+  test("is emptied behind the copy, later when something was written meanwhile, and sometime in any case", async () => {
+    const order: string[] = [];
+    const truncateLog = db.truncateLog.bind(db);
+    db.truncateLog = () => {
+      order.push("emptied");
+      return truncateLog();
+    };
+    let mayWrite = true;
+    const copy = async (): Promise<void> => {
+      order.push("copied");
+      await Bun.sleep(1);
+      if (mayWrite) insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
+    };
+    insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
+    const truncation = truncationOf(db, copy, 2);
+    await until(() => order.includes("emptied"), "the first time");
+    mayWrite = false;
+    expect(order).toEqual([...Array.from({ length: 5 }, () => "copied"), "emptied"]);
+    order.length = 0;
+    insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
+    await until(() => order.includes("emptied"), "the second time");
+    expect(order).toEqual(["copied", "emptied"]);
+    await truncation.stop();
+  });
+
+  test("is emptied where it cannot be copied, and not behind a stop", async () => {
+    insertTenant(db, { id: newId("tenant"), name: "canary-tenant", createdAt: 1 });
+    const broken = truncationOf(db, () => Promise.reject(new Error("there is no thread")));
+    await until(() => !traces("canary").includes("spangate.db-wal"), "the log is empty");
+    await broken.stop();
+    const copied = Promise.withResolvers<void>();
+    const begun = Promise.withResolvers<void>();
+    const late = truncationOf(db, () => {
+      begun.resolve();
+      return copied.promise;
+    });
+    insertTenant(db, { id: newId("tenant"), name: "other-canary", createdAt: 1 });
+    await begun.promise;
+    const ended = late.stop();
+    expect(ended).toBeInstanceOf(Promise);
+    copied.resolve();
+    await ended;
+    expect(traces("other-canary")).toContain("spangate.db-wal");
+  });
+
+  test("of a server is copied by its thread, and empty after a moment and after the end", async () => {
+    db.close();
+    const warnings: string[] = [];
+    const { db: opened, closeData } = openData(dir, (_, text) => void warnings.push(text));
+    db = opened;
+    insertTenant(db, { id: newId("tenant"), name: "canary-tenant", createdAt: 1 });
+    await until(() => !traces("canary").includes("spangate.db-wal"), "the log is empty");
+    insertTenant(db, { id: newId("tenant"), name: "other-canary", createdAt: 1 });
+    await closeData();
+    expect(readdirSync(dir)).not.toContain("spangate.db-wal");
+    expect(warnings.filter((text) => text.includes("log"))).toEqual([]);
+    db = openDb(join(dir, "spangate.db"));
   });
 });

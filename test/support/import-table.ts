@@ -76,7 +76,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/config.ts": ["places", "worker/contract", "gateway/base", "gateway/settings"],
   "gateway/process": ["gateway/base", "gateway/config.ts", "gateway/settings"],
   "gateway/background": ["db", "gateway/base"],
-  "gateway/data": ["db", "gateway/base"],
+  "gateway/data": ["places", "db", "gateway/base", "gateway/threads"],
   "gateway/tenant": ["db", "worker/contract", "gateway/base", "gateway/background"],
   "gateway/telemetry": ["db/ids.ts", "gateway/base", "gateway/tenant", "gateway/dispatch"],
   "gateway/extract": ["places", "gateway/process/confine.ts"],
