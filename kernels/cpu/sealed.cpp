@@ -1,6 +1,8 @@
 /* Sealed blocks of a KV file, opened into a pool: the C entry points, and whose instructions open them. */
 #if defined(__linux__)
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 #endif
 
 #include <new>
@@ -26,10 +28,11 @@ const GcmTable *gcm_of(const spg_context &context) {
 
 /* Reads what the system has in memory; false when it would have to wait for the disk, or when the file ends before. */
 bool read_at_hand(int file, unsigned char *into, size_t bytes, int64_t at) {
-#if defined(RWF_NOWAIT)
+#if defined(RWF_NOWAIT) && defined(SYS_preadv2)
   while (bytes > 0) {
     const iovec part{into, bytes};
-    const ssize_t count = preadv2(file, &part, 1, static_cast<off_t>(at), RWF_NOWAIT);
+    /* Without the library's function, which old systems do not have. The place's upper half is for 32 bits. */
+    const long count = syscall(SYS_preadv2, file, &part, 1, static_cast<long>(at), 0L, RWF_NOWAIT);
     if (count <= 0) return false;
     into += count;
     at += count;
