@@ -30,15 +30,15 @@ export async function timeExperts(timer: KernelTimer, random: Random): Promise<v
     [maxRows, true],
   ] as const) {
     const size = isMany ? 128 : 16;
-    const choices = rows * perToken;
-    const tileCount = Math.floor(choices / size) + Math.min(experts, choices);
+    const assignments = rows * perToken;
+    const tileCount = Math.floor(assignments / size) + Math.min(experts, assignments);
     // Every launch meets other experts.
     const sets = Array.from({ length: 4 }, (_, set) => {
       const ints = (count: number) => putInts(device, new Int32Array(count));
-      const [chosen, factors, order, tiles] = [choices, choices, choices, 4 * tileCount].map(ints);
+      const [chosen, factors, order, tiles] = [assignments, assignments, assignments, 4 * tileCount].map(ints);
       const count = putInts(device, Int32Array.of(rows));
       const from = scores.slice(set * experts * 4);
-      const route = device.prepare("route_rows", from, null, count, experts, perToken, 1, chosen, factors, null, null);
+      const route = device.prepare("route_rows", from, null, count, experts, perToken, 1, chosen, factors);
       const group = device.prepare("group_rows", chosen, count, perToken, experts, size, tileCount, order, tiles);
       return { route, group, order, tiles };
     });
@@ -60,7 +60,7 @@ export async function timeExperts(timer: KernelTimer, random: Random): Promise<v
     const met = experts * (1 - (1 - perToken / experts) ** rows);
     const cost = (outputs: number, inputs: number) => ({
       bytes: met * outputs * inputs * 2,
-      flop: 2 * choices * outputs * inputs,
+      flop: 2 * assignments * outputs * inputs,
     });
     const name = `${rows} rows${isMany ? " by warpgroups" : ""}`;
     const [routed, grouped] = [
@@ -68,7 +68,7 @@ export async function timeExperts(timer: KernelTimer, random: Random): Promise<v
       { grid: [experts], blockThreads: 256, overlapsPrevious: true } as const,
     ];
     await timer.time(`route_rows ${name}`, { bytes: rows * experts * 4, flop: 0 }, 4, (i) => sets[i].route(routed));
-    await timer.time(`group_rows ${name}`, { bytes: choices * 8, flop: 0 }, 4, (i) => sets[i].group(grouped));
+    await timer.time(`group_rows ${name}`, { bytes: assignments * 8, flop: 0 }, 4, (i) => sets[i].group(grouped));
     const gated = sets.map(({ order, tiles }) => launchOf("gated", order, tiles));
     const down = sets.map(({ order, tiles }) => launchOf("down", order, tiles));
     const [gatedSize, downSize] = isMany ? [ffn / 128, hidden / 256] : [ffn / 8, hidden / 16];

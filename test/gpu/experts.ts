@@ -4,7 +4,7 @@
  *   kernels   routes, tiles, products and widened weights against plain loops
  *   times     kernels in the shape of a 30B with 3B active, of one row, of 64 and of 8,192
  *   the rest  decode steps and prompts of models of true shapes with random weights, beside the bytes that they have to
- *             read: of a batch, those of the experts that as many random choices meet
+ *             read: of a batch, those of the experts that as many random assignments meet
  */
 import type { MatmulScales } from "../../worker/backend/cuda/device/device.ts";
 import type { ModelConfig } from "../../worker/model/config.ts";

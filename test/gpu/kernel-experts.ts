@@ -9,6 +9,7 @@ import type { Random } from "../native/random.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
 const epsilon = 1e-5;
+const squareCount = 41;
 
 export interface ExpertCase {
   readonly form: ExpertForm;
@@ -41,6 +42,7 @@ export const expertCases: readonly ExpertCase[] = [
   { ...usual, form: "b16", rows: 1, hidden: 328, ffn: 136, isOpen: true },
   { ...usual, form: "b16", rows: 37, hidden: 328, ffn: 136 },
   { ...usual, form: "b16", rows: 20, hidden: 2_048, ffn: 768, experts: 3, perToken: 1 },
+  { ...usual, form: "b16", rows: 6, experts: 200, perToken: 40, hidden: 64, ffn: 16 },
   { ...usual, form: "e4m3", rows: 37, hidden: 336, ffn: 144 },
   { ...usual, form: "e4m3", rows: 1, hidden: 384, ffn: 256, scaleKind: "blocks", isOpen: true },
   { ...usual, form: "e4m3", rows: 9, hidden: 640, ffn: 128, scaleKind: "blocks" },
@@ -79,46 +81,52 @@ function putMatrix(twin: KernelTwin, random: Random, { form, scaleKind }: Expert
   return [values, twin.put("scales", scalesOf((outputs / 128) * stride)), stride, 7, 3] as const;
 }
 
-/** Choices by expert and their tiles, made by the kernels; the choices are compared bit for bit. */
-function route(twin: KernelTwin, random: Random, of: ExpertCase) {
+/** Assignments by expert and their tiles, made by the kernels; the assignments are compared bit for bit. */
+function route(twin: KernelTwin, random: Random, of: ExpertCase, input: DeviceBuffer, squares: DeviceBuffer | null) {
   const { rows, experts, perToken, isAlternating, isMany } = of;
-  const [gridRows, choices] = [rows + 3, rows * perToken];
+  const [gridRows, assignments] = [rows + 3, rows * perToken];
   // Scores that tie, and one that is none.
   const scores = random.normals(gridRows * experts).map((x) => Math.round(4 * x) / 4);
   scores[experts] = Number.NaN;
-  const logits = twin.put("logits", scores);
+  const logits = rows === 1 ? twin.space("scores", experts * 4) : twin.put("logits", scores);
+  const router = twin.putBfloat16("router", random.normals(experts * of.hidden));
+  const arrivals = twin.put("arrivals", Int32Array.of(0));
   const bias = isAlternating ? twin.putBfloat16("router's bias", random.normals(experts)) : null;
   const count = twin.put("count", Int32Array.of(rows));
-  const [chosen, factors, order] = ["chosen", "factors", "order"].map((name) => twin.space(name, choices * 4));
+  const [chosen, factors, order] = ["chosen", "factors", "order"].map((name) => twin.space(name, assignments * 4));
   const size = isMany ? 128 : 16;
-  const tileCount = rows === 1 ? perToken : Math.floor(choices / size) + Math.min(experts, choices) + 2;
+  const tileCount = rows === 1 ? perToken : Math.floor(assignments / size) + Math.min(experts, assignments) + 2;
   const tiles = twin.space("tiles", tileCount * 16);
+  const sizes = [experts, perToken, isAlternating ? 1 : 0];
   const launch = (): void => {
-    const alone = rows === 1 ? [tiles, order] : [null, null];
-    const sizes = [count, experts, perToken, isAlternating ? 1 : 0];
-    const values = [logits, bias, ...sizes, chosen, factors, ...alone];
+    if (rows === 1) {
+      const product = [input, router, of.hidden, squares, squares === null ? 0 : squareCount, epsilon];
+      const values = [...product, bias, ...sizes, logits, arrivals, chosen, factors, tiles, order];
+      twin.launch("route_row", values, { grid: [Math.ceil(experts / 4)], blockThreads: 128, overlapsPrevious: true });
+      return;
+    }
+    const values = [logits, bias, count, ...sizes, chosen, factors];
     twin.launch("route_rows", values, { grid: [Math.ceil(gridRows / 4)], blockThreads: 128, overlapsPrevious: true });
-    if (rows === 1) return;
     const group = [chosen, count, perToken, experts, size, tileCount, order, tiles];
     twin.launch("group_rows", group, { grid: [experts], blockThreads: 256, overlapsPrevious: true });
   };
-  return { launch, factors, order, tiles, tileCount };
+  return { launch, logits, factors, order, tiles, tileCount };
 }
 
 export async function checkExperts(device: CudaDevice, random: Random, of: ExpertCase): Promise<string> {
   const { form, isMany, rows, experts, perToken, hidden, ffn, isAlternating, isOpen } = of;
   const twin = new KernelTwin(device, 64 << 20, 0);
-  const choices = rows * perToken;
+  const assignments = rows * perToken;
   const [step, offset, activation] = isAlternating ? [2, 1, 2] : [1, ffn, 0];
   const input = twin.putBfloat16("input", random.normals(rows * hidden));
-  const between = twin.putBfloat16("input of down", random.normals(choices * ffn));
+  const between = twin.putBfloat16("input of down", random.normals(assignments * ffn));
   const gateUp = putMatrix(twin, random, of, experts * 2 * ffn, hidden);
   const down = putMatrix(twin, random, of, experts * hidden, ffn);
   const biasOf = (size: number) => (isAlternating ? twin.putBfloat16("bias", random.normals(experts * size)) : null);
   const [gateUpBias, downBias] = [biasOf(2 * ffn), biasOf(hidden)];
-  const squares = isOpen ? twin.put("squares", random.normals(41).map(Math.abs)) : null;
-  const { launch, factors, order, tiles, tileCount } = route(twin, random, of);
-  const [gated, out] = [twin.space("gated", choices * ffn * 2), twin.space("out", choices * hidden * 2)];
+  const squares = isOpen ? twin.put("squares", random.normals(squareCount).map(Math.abs)) : null;
+  const { launch, logits, factors, order, tiles, tileCount } = route(twin, random, of, input, squares);
+  const [gated, out] = [twin.space("gated", assignments * ffn * 2), twin.space("out", assignments * hidden * 2)];
   twin.upload();
   launch();
   const places = [tiles, order] as const;
@@ -135,7 +143,7 @@ export async function checkExperts(device: CudaDevice, random: Random, of: Exper
     const second = [between, down[0], downBias, ...places, ffn, hidden, out];
     twin.launch("experts_down_wgmma", second, size(Math.ceil(hidden / 256)));
   } else {
-    const norm = [squares, isOpen ? 41 : 0, epsilon];
+    const norm = [squares, isOpen ? squareCount : 0, epsilon];
     const first = [input, ...gateUp, gateUpBias, ...places, ...shape, ...norm, gated];
     twin.launch(`experts_gated_${form}`, first, size(Math.ceil(ffn / 8)));
     const second = [between, ...down, downBias, ...places, ffn, hidden, out];
@@ -144,7 +152,9 @@ export async function checkExperts(device: CudaDevice, random: Random, of: Exper
   // float32 sums of products, of which some are of outliers, in another order; a gate's error counts up times.
   const sum = 2 ** -8;
   return twin.compare([
-    { buffer: factors, type: "float32", relative: 1e-5, absolute: 1e-7 },
+    // Scores of one row are sums of its own, whose errors are weights' relative ones.
+    { buffer: factors, type: "float32", relative: rows === 1 ? sum : 1e-5, absolute: 1e-7 },
+    { buffer: logits, type: "float32", relative: 1e-5, absolute: rows === 1 ? sum : 0 },
     { buffer: gated, type: "bfloat16", relative: bfloat16Step, absolute: 2 * sum },
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: sum },
   ]);

@@ -2,10 +2,12 @@
  * The forms of experts' weights, and their products. A unit is what 16 bytes hold of an output, all of one scale:
  *   b16   8 bfloat16 numbers
  *   e4m3  16 8-bit floats (NaN counts as 480), with scales as matvec_e4m3.cu has them, of 64 inputs at least
- *   mx4   32 numbers of 4 bits, a block of MXFP4; scales [experts][outputs][in / 32] bytes s for 2^(s - 127), s at most
- *         128, so that a factor of 2^(s - 1) is a bfloat16 number
- * multiply adds 16 outputs of a warp, of whom a lane has units w[0] and w[1], times 8 rows, of whom it has the inputs x of
- * the unit, to sum (expert_rows.cuh). e4m3 and mx4 are widened to bf16 exactly.
+ *   mx4   32 numbers of 4 bits, a block of MXFP4; scales [experts][outputs][in / 32] bytes s for 2^(s - 127), s at
+ *         most 128, so that a factor of 2^(s - 1) is a bfloat16 number
+ * kUnits: a lane's loads of weights that are in flight together, for each of its two outputs; kBlocks: thread blocks that
+ * a multiprocessor has to hold at a time, so that a row's launch is one wave on an H200 (expert_rows.cuh).
+ * multiply adds 16 outputs of a warp, of whom a lane has units w[0] and w[1], times 8 rows, of whom it has the inputs
+ * x of the unit, to sum (expert_rows.cuh). e4m3 and mx4 are widened to bf16 exactly.
  */
 #ifndef SPANGATE_EXPERT_FORMS_CUH
 #define SPANGATE_EXPERT_FORMS_CUH
@@ -20,7 +22,7 @@ struct ExpertMatrix {
 };
 
 struct B16 {
-  static constexpr int kWeights = 8;
+  static constexpr int kWeights = 8, kUnits = 4, kBlocks = 6;
   struct Scale {};
   static __device__ __forceinline__ Scale scale(const ExpertMatrix &, int, int) { return {}; }
 
@@ -43,7 +45,7 @@ __device__ __forceinline__ uint32 low_halves(uint32 a, uint32 b) { return __byte
 __device__ __forceinline__ uint32 high_halves(uint32 a, uint32 b) { return __byte_perm(a, b, 0x7632); }
 
 struct E4m3 {
-  static constexpr int kWeights = 16;
+  static constexpr int kWeights = 16, kUnits = 2, kBlocks = 6;
   using Scale = float;
   static __device__ __forceinline__ Scale scale(const ExpertMatrix &m, int row, int unit) {
     return __ldg(static_cast<const float *>(m.scales) + size_t(row >> m.rowShift) * m.scaleStride +
@@ -79,7 +81,7 @@ struct E4m3 {
 };
 
 struct Mx4 {
-  static constexpr int kWeights = 32;
+  static constexpr int kWeights = 32, kUnits = 2, kBlocks = 6;
   using Scale = uint32; /* a pair of bf16 factors */
   static __device__ __forceinline__ Scale scale(const ExpertMatrix &m, int row, int unit) {
     const uint32 s = __ldg(static_cast<const unsigned char *>(m.scales) + size_t(row) * (m.in / 32) + unit);

@@ -1,22 +1,24 @@
 /*
- * Products of few rows with the weights of their experts: what a decode step does, where reading weights is all that takes
- * time. Weights are read once for each tile of at most 16 choices (expert_tiles.cuh), by a block that has 16 outputs.
+ * Products of few rows with the weights of their experts: what a decode step does, where reading weights is all that
+ * takes time. Weights are read once for each tile of at most 16 assignments (expert_tiles.cuh), by a block that has
+ * 16 outputs.
  *
- *   weights [experts][outputs][in] in a form of expert_forms.cuh; bias [experts][outputs] bf16 or null; in a multiple of 8
- *   and of a form's unit
- *   gated   input [rows][in] bf16: a choice's row. Outputs are gates and ups: output o of ffn has its gate at row
- *           o * gateStep of the expert and its up at upOffset behind that. out [choices][ffn] bf16, in the order of `order`:
- *           f(gate) * up, with the activation's number (activation.cuh). gate and up count the row's RMSNorm factor,
- *           where squares is not null (matvec.cu)
- *   down    input [choices][in] bf16, in the order of `order`; out [choices][outputs] bf16, choice after choice
+ *   weights [experts][outputs][in] in a form of expert_forms.cuh; bias [experts][outputs] bf16 or null; in a multiple
+ *   of 8 and of a form's unit
+ *   gated   input [rows][in] bf16: an assignment's row. Outputs are gates and ups: output o of ffn has its gate at row
+ *           o * gateStep of the expert and its up at upOffset behind that. out [assignments][ffn] bf16, in the order
+ *           of `order`: f(gate) * up, with the activation's number (activation.cuh). gate and up count the row's
+ *           RMSNorm factor, where squares is not null (matvec.cu)
+ *   down    input [assignments][in] bf16, in the order of `order`; out [assignments][outputs] bf16, assignment
+ *           after assignment
  *
- * A warp multiplies 16 outputs with 8 rows at a time (mma.sync): lane 4 g + t loads 16 bytes of outputs g and g + 8 and as
- * many inputs of row g. Which inputs a product's places hold is free as long as both sides agree, so what a lane loads is
- * its operand, and nothing is exchanged. The block's warps share the inputs, and their sums are added up in the order of the
- * warps: a row's result does not depend on the rows beside it.
+ * A warp multiplies 16 outputs with 8 rows at a time (mma.sync): lane 4 g + t loads 16 bytes of outputs g and g + 8
+ * and as many inputs of row g. Which inputs a product's places hold is free as long as both sides agree, so what a
+ * lane loads is its operand, and nothing is exchanged. The block's warps share the inputs, and their sums are added
+ * up in the order of the warps: a row's result does not depend on the rows beside it.
  *
- * Grid: (ceil(ffn / 8) or ceil(outputs / 16), tiles) blocks of 128 threads. Bytes: a weight's, for each expert that has
- * rows. Oracle: test/backend/cuda/emulated-experts.ts.
+ * Grid: (ceil(ffn / 8) or ceil(outputs / 16), tiles) blocks of 128 threads. Bytes: a weight's, for each expert that
+ * has rows. Oracle: test/backend/cuda/emulated-experts.ts.
  */
 #ifndef SPANGATE_EXPERT_ROWS_CUH
 #define SPANGATE_EXPERT_ROWS_CUH
@@ -27,8 +29,6 @@
 #include "matvec.cuh"
 
 constexpr int kRowTiles = 2, kTileRows = 8 * kRowTiles;
-/* A lane's loads of weights that are in flight together, for each of its two outputs. */
-constexpr int kUnits = 4;
 
 using Sums = float[kRowTiles][4];
 
@@ -36,6 +36,7 @@ using Sums = float[kRowTiles][4];
 template <class Form>
 __device__ __forceinline__ void multiply_rows(const ExpertMatrix &m, const int (&outputs)[2],
                                               const bf16 *const (&rows)[kRowTiles], int count, Sums &sums) {
+  constexpr int kUnits = Form::kUnits;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, units = m.in / Form::kWeights;
   const uint4 *weights[2];
 #pragma unroll
@@ -49,10 +50,9 @@ __device__ __forceinline__ void multiply_rows(const ExpertMatrix &m, const int (
 #pragma unroll
       for (int o = 0; o < 2; o++) {
         w[u][o] = make_uint4(0, 0, 0, 0);
-        scales[u][o] = {};
-        if (unit >= units) continue;
-        w[u][o] = load_weights(weights[o] + unit);
-        scales[u][o] = Form::scale(m, outputs[o], unit);
+        /* Sums are scaled by all four lanes, of which the last may be past the end. */
+        scales[u][o] = Form::scale(m, outputs[o], min(unit, units - 1));
+        if (unit < units) w[u][o] = load_weights(weights[o] + unit);
       }
     }
 #pragma unroll
@@ -155,7 +155,7 @@ __device__ __forceinline__ void down_rows(const bf16 *input, const ExpertMatrix 
 
 /* The kernels of a form, which all have the same parameters. */
 #define EXPERT_ROWS(NAME, Form)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(kWarps * 32)                                                         \
+  extern "C" __global__ void __launch_bounds__(kWarps * 32, Form::kBlocks)                                          \
   experts_gated_##NAME(const bf16 *input, const uint4 *__restrict__ weights, const void *__restrict__ scales,       \
                        int scaleStride, int rowShift, int inShift, const bf16 *__restrict__ bias,                   \
                        const ExpertTile *tiles, const int *order, int perToken, int in, int ffn, int gateStep,      \
@@ -164,7 +164,7 @@ __device__ __forceinline__ void down_rows(const bf16 *input, const ExpertMatrix 
     gated_rows<Form>(input, {weights, scales, scaleStride, rowShift, inShift, in}, bias, tiles, order, perToken,    \
                      ffn, gateStep, upOffset, activation, squares, squareCount, epsilon, out);                      \
   }                                                                                                                 \
-  extern "C" __global__ void __launch_bounds__(kWarps * 32)                                                         \
+  extern "C" __global__ void __launch_bounds__(kWarps * 32, Form::kBlocks)                                          \
   experts_down_##NAME(const bf16 *input, const uint4 *__restrict__ weights, const void *__restrict__ scales,        \
                       int scaleStride, int rowShift, int inShift, const bf16 *__restrict__ bias,                    \
                       const ExpertTile *tiles, const int *order, int in, int outputs, bf16 *out) {                  \

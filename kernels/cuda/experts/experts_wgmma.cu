@@ -1,16 +1,18 @@
 /*
  * Products of many rows with the weights of their experts, on Hopper: what a prompt does, limited by arithmetic.
  *
- * As expert_rows.cuh has them, weights in bf16, tiles (expert_tiles.cuh) of at most 128 choices. A block has 128 rows by
- * 256 outputs: 128 gates and their ups, or 256 outputs of down. Each of its two warpgroups has 64 rows and two products of
- * 128 outputs, so that a lane has the gate and the up of the same place. Shared memory holds four steps of 64 inputs of rows
- * and of outputs (wgmma.cuh, TILES); all threads gather them, two steps ahead, while the products of a step run.
+ * As expert_rows.cuh has them, weights in bf16, tiles (expert_tiles.cuh) of at most 128 assignments. A block has 128
+ * rows by 256 outputs: 128 gates and their ups, or 256 outputs of down. Each of its two warpgroups has 64 rows and
+ * two products of 128 outputs, so that a lane has the gate and the up of the same place. Shared memory holds four
+ * steps of 64 inputs of rows and of outputs (wgmma.cuh, TILES); all threads gather them, two steps ahead, while the
+ * products of a step run.
  *
- *   gated   input [rows][in] bf16, out [choices][ffn] bf16; down: input [choices][in] bf16, out [choices][outputs] bf16
+ *   gated   input [rows][in] bf16, out [assignments][ffn] bf16
+ *   down    input [assignments][in] bf16, out [assignments][outputs] bf16
  *   in, ffn and outputs are multiples of 8
  *
- * Compiled for sm_90a; launched elsewhere, it faults. Grid: (ceil(ffn / 128) or ceil(outputs / 256), tiles) blocks of 256
- * threads. Floor: 2 * in FLOP for each choice and output. Oracle: test/backend/cuda/emulated-experts.ts.
+ * Compiled for sm_90a; launched elsewhere, it faults. Grid: (ceil(ffn / 128) or ceil(outputs / 256), tiles) blocks of
+ * 256 threads. Floor: 2 * in FLOP for each assignment and output. Oracle: test/backend/cuda/emulated-experts.ts.
  */
 #include "activation.cuh"
 #include "expert_tiles.cuh"

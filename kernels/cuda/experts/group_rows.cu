@@ -1,27 +1,28 @@
 /*
- * Sorts the choices of a step by their experts, and cuts them into tiles (expert_tiles.cuh).
+ * Sorts the assignments of a step by their experts, and cuts them into tiles (expert_tiles.cuh).
  *
- *   chosen [rows * perToken]: an expert for each choice
- *   order [rows * perToken]: choices by expert, and of one expert as they stand
- *   tiles [tileCount]: the tiles of expert e begin at start / tileRows + min(e, start), `start` the choices of experts
- *   below e. An expert with choices has at least one tile and one choice, so no two tiles share a place; places between
- *   have no choices. tileCount is at least choices / tileRows + min(experts, choices).
+ *   chosen [rows * perToken]: an expert for each assignment
+ *   order [rows * perToken]: assignments by expert, and of one expert as they stand
+ *   tiles [tileCount]: the tiles of expert e begin at start / tileRows + min(e, start), `start` the assignments of
+ *   experts below e. An expert with assignments has at least one tile and one assignment, so no two tiles share a
+ *   place; places between have no assignments. tileCount is at least assignments / tileRows + min(experts,
+ *   assignments).
  *
- * Grid: a block of 256 threads an expert. Each reads all choices twice, which needs no other kernel's counts and no atomic
- * additions: the order is the same in each run. Oracle: test/backend/cuda/emulated-experts.ts.
+ * Grid: a block of 256 threads an expert. Each reads all assignments twice, which needs no other kernel's counts and
+ * no atomic additions: the order is the same in each run. Oracle: test/backend/cuda/emulated-experts.ts.
  */
 #include "expert_tiles.cuh"
 
 constexpr int kWarps = 8;
 
-/* A warp's share of the choices, in whole vectors of 32. */
+/* A warp's share of the assignments, in whole vectors of 32. */
 struct Share {
   int from, end;
 };
 
-__device__ __forceinline__ Share share_of(int warp, int choices) {
-  const int each = (choices + kWarps * 32 - 1) / (kWarps * 32) * 32;
-  return {min(warp * each, choices), min((warp + 1) * each, choices)};
+__device__ __forceinline__ Share share_of(int warp, int assignments) {
+  const int each = (assignments + kWarps * 32 - 1) / (kWarps * 32) * 32;
+  return {min(warp * each, assignments), min((warp + 1) * each, assignments)};
 }
 
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
@@ -30,8 +31,8 @@ group_rows(const int *chosen, const int *rowCount, int perToken, int experts, in
   __shared__ int less[kWarps], equal[kWarps];
   let_next_begin();
   wait_for_previous();
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, expert = blockIdx.x, choices = *rowCount * perToken;
-  const Share share = share_of(warp, choices);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, expert = blockIdx.x, assignments = *rowCount * perToken;
+  const Share share = share_of(warp, assignments);
   int below = 0, own = 0;
 #pragma unroll 4
   for (int i = share.from + lane; i < share.end; i += 32) {

@@ -3,63 +3,77 @@
  *
  *   logits [rows][experts] float32, from the router; bias [experts] bf16 or null
  *   score = logit + bias; one that is NaN is the lowest; of equal scores the lower expert comes first
- *   chosen, factors [rows][perToken]: the experts, best first, and their weights: the softmax over all experts, or with
- *   `normalised` over the chosen ones
- *   tiles [perToken], order [perToken], or null: where the step has one row, what group_rows.cu makes of its choices
+ *   chosen, factors [rows][perToken]: the experts, best first, and their weights: the softmax over all experts, or
+ *   with `normalised` over the chosen ones
  *
- * A warp a row: its lanes keep the best of their experts of those that were not taken yet. Grid: ceil(rows / 4) blocks of
- * 128 threads. Oracle: test/backend/cuda/emulated-experts.ts.
+ *   route_rows  many rows. A warp a row: ceil(rows / 4) blocks of 128 threads
+ *   route_row   a step of one row, with the router's product: logits = input * weights, as matvec_float of matvec.cu has
+ *               it, weights [experts][in] bf16, in a multiple of 8; tiles and order [perToken] get what group_rows.cu
+ *               makes of the row's assignments. A warp an expert: ceil(experts / 4) blocks of 128 threads, of which the
+ *               last to arrive chooses; arrivals: one number, zero between launches
+ *
+ * Oracle: test/backend/cuda/emulated-experts.ts.
  */
-#include "expert_tiles.cuh"
-
-/* Orders scores as unsigned numbers, with the lower expert's greater; 0 is less than all. */
-__device__ __forceinline__ uint64 place_of(float score, int expert) {
-  const uint32 bits = __float_as_uint(score);
-  const uint32 rising = score != score ? 1u : bits >> 31 ? ~bits : bits | 0x80000000u;
-  return uint64(rising) << 32 | uint32(~expert);
-}
-
-struct Scores {
-  const float *logits;
-  const bf16 *bias;
-
-  __device__ __forceinline__ float at(int expert) const {
-    return logits[expert] + (bias ? to_float(bias[expert]) : 0.0f);
-  }
-};
+#include "choose_experts.cuh"
+#include "matvec.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
 route_rows(const float *logits, const bf16 *__restrict__ bias, const int *rowCount, int experts, int perToken,
-           int normalised, int *__restrict__ chosen, float *__restrict__ factors, ExpertTile *__restrict__ tiles,
-           int *__restrict__ order) {
+           int normalised, int *__restrict__ chosen, float *__restrict__ factors) {
   let_next_begin();
   wait_for_previous();
-  const int lane = threadIdx.x & 31, row = blockIdx.x * 4 + (threadIdx.x >> 5);
+  const int row = blockIdx.x * 4 + (threadIdx.x >> 5);
   if (row >= *rowCount) return;
-  const Scores scores = {logits + size_t(row) * experts, bias};
-  uint64 before = ~0ull; /* the expert that was taken last: only later ones are left */
-  float greatest = 0, sum = 0;
-  for (int rank = 0; rank < perToken; rank++) {
-    uint64 best = 0;
-    for (int expert = lane; expert < experts; expert += 32) {
-      const uint64 place = place_of(scores.at(expert), expert);
-      if (place < before && place > best) best = place;
+  const size_t first = size_t(row) * perToken;
+  choose_experts({logits + size_t(row) * experts, bias}, experts, perToken, normalised,
+                 {chosen + first, factors + first, nullptr, nullptr});
+}
+
+/* A warp's product of the input with one expert's weights; loads of weights begin before the kernel before has ended. */
+__device__ __forceinline__ float router_product(const bf16 *input, const bf16 *weights, int in) {
+  constexpr int kLoads = 8;
+  const int lane = threadIdx.x & 31, vectors = in / 8;
+  const uint4 *from = reinterpret_cast<const uint4 *>(weights);
+  float sum = 0;
+  for (int first = lane; first - lane < vectors; first += kLoads * 32) {
+    uint4 w[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; i++) {
+      w[i] = make_uint4(0, 0, 0, 0);
+      if (first + i * 32 < vectors) w[i] = load_weights(from + first + i * 32);
     }
-    before = best = warp_max(best);
-    const int expert = ~uint32(best);
-    const float score = scores.at(expert);
-    if (rank == 0) greatest = score;
-    const float weight = __expf(score - greatest);
-    if (normalised) sum += weight;
-    if (lane != 0) continue;
-    chosen[size_t(row) * perToken + rank] = expert;
-    factors[size_t(row) * perToken + rank] = weight;
-    if (tiles) tiles[rank] = {expert, rank, 1, 0}, order[rank] = rank;
+    if (first == lane) wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < kLoads; i++) {
+      if (first + i * 32 >= vectors) break;
+      float x[8], y[8];
+      unpack8(reinterpret_cast<const uint4 *>(input)[first + i * 32], x);
+      unpack8(w[i], y);
+#pragma unroll
+      for (int j = 0; j < 8; j++) sum = fmaf(y[j], x[j], sum);
+    }
   }
-  if (!normalised) {
-    for (int expert = lane; expert < experts; expert += 32) sum += __expf(scores.at(expert) - greatest);
-    sum = warp_sum(sum);
+  return warp_sum(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+route_row(const bf16 *input, const bf16 *__restrict__ weights, int in, const float *squares, int squareCount,
+          float epsilon, const bf16 *__restrict__ bias, int experts, int perToken, int normalised, float *logits,
+          int *arrivals, int *chosen, float *factors, ExpertTile *tiles, int *order) {
+  __shared__ bool isLast;
+  let_next_begin();
+  const int expert = blockIdx.x * 4 + (threadIdx.x >> 5);
+  const float product = router_product(input, weights + size_t(min(expert, experts - 1)) * in, in);
+  const float factor = norm_factor(squares, squareCount, in, epsilon);
+  if ((threadIdx.x & 31) == 0 && expert < experts) {
+    logits[expert] = product * factor;
+    __threadfence();
   }
-  __syncwarp();
-  for (int rank = lane; rank < perToken; rank += 32) factors[size_t(row) * perToken + rank] /= sum;
+  __syncthreads();
+  if (threadIdx.x == 0) isLast = atomicAdd(arrivals, 1) == int(gridDim.x) - 1;
+  __syncthreads();
+  if (!isLast || threadIdx.x >= 32) return;
+  if (threadIdx.x == 0) *arrivals = 0;
+  __threadfence();
+  choose_experts({logits, bias}, experts, perToken, normalised, {chosen, factors, tiles, order});
 }

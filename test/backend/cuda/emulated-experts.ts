@@ -22,34 +22,86 @@ export const gatedActivations: readonly ((gate: number, up: number) => number)[]
   },
 ];
 
+/** A row's experts, best first, and their weights. */
+function routesOf(scores: Float32Array, perToken: number, normalised: boolean) {
+  const rankOf = (expert: number) => (Number.isNaN(scores[expert]) ? Number.NEGATIVE_INFINITY : scores[expert]);
+  const best = Array.from(scores.keys()).sort((a, b) => rankOf(b) - rankOf(a) || a - b);
+  const exponentials = best.map((expert) => Math.exp(scores[expert] - scores[best[0]]));
+  const sum = exponentials.slice(0, normalised ? perToken : best.length).reduce((total, x) => total + x, 0);
+  return best.slice(0, perToken).map((expert, rank) => ({ expert, factor: exponentials[rank] / sum }));
+}
+
+function putRoutes(memory: EmulatedMemory, at: number, routes: ReturnType<typeof routesOf>, to: Values): void {
+  const [chosen, factors] = to;
+  for (const [rank, { expert, factor }] of routes.entries()) {
+    memory.int32(buffer(chosen))[at + rank] = expert;
+    memory.float32(buffer(factors))[at + rank] = factor;
+  }
+}
+
+const biasOf = (memory: EmulatedMemory, bias: unknown, count: number): Float32Array =>
+  bias === null ? new Float32Array(count) : memory.bfloat16(buffer(bias)).row(0, count);
+
 export const emulatedRoutes: Emulation = (memory, values, [grid]) => {
-  const [logits, bias, rowCount, expertCount, perToken, normalised, chosen, factors, tiles, order] = values;
+  const [logits, bias, rowCount, expertCount, perToken, normalised, chosen, factors] = values;
   const [experts, most, rows] = [number(expertCount), number(perToken), memory.int32(buffer(rowCount))[0]];
   if (grid * 4 < rows) throw new RangeError(`a grid of ${grid} for ${rows} rows`);
-  const added = bias === null ? new Float32Array(experts) : memory.bfloat16(buffer(bias)).row(0, experts);
+  const added = biasOf(memory, bias, experts);
   for (let row = 0; row < rows; row++) {
     const given = memory.float32(buffer(logits)).subarray(row * experts, (row + 1) * experts);
-    const scores = given.map((x, expert) => x + added[expert]);
-    const rankOf = (expert: number) => (Number.isNaN(scores[expert]) ? Number.NEGATIVE_INFINITY : scores[expert]);
-    const best = Array.from(scores.keys()).sort((a, b) => rankOf(b) - rankOf(a) || a - b);
-    const exponentials = best.map((expert) => Math.exp(scores[expert] - scores[best[0]]));
-    const sum = exponentials.slice(0, number(normalised) === 1 ? most : experts).reduce((total, x) => total + x, 0);
-    for (let rank = 0; rank < most; rank++) {
-      memory.int32(buffer(chosen))[row * most + rank] = best[rank];
-      memory.float32(buffer(factors))[row * most + rank] = exponentials[rank] / sum;
-      if (tiles === null) continue;
-      memory.int32(buffer(tiles)).set([best[rank], rank, 1, 0], 4 * rank);
-      memory.int32(buffer(order))[rank] = rank;
-    }
+    const routes = routesOf(
+      given.map((x, expert) => x + added[expert]),
+      most,
+      number(normalised) === 1,
+    );
+    putRoutes(memory, row * most, routes, [chosen, factors]);
   }
 };
+
+export const emulatedRoute: Emulation = (memory, values, [grid]) => {
+  const [input, weights, inWidth, squares, squareCount, epsilon, bias, experts, perToken, normalised] = values;
+  const [logits, arrivals, chosen, factors, tiles, order] = values.slice(10);
+  const [width, count] = [number(inWidth), number(experts)];
+  if (grid * 4 < count) throw new RangeError(`a grid of ${grid} for ${count} experts`);
+  if (memory.int32(buffer(arrivals))[0] !== 0) throw new RangeError("arrivals are left from the launch before");
+  const factor = normFactor(memory, squares, squareCount, epsilon, width);
+  const x = memory.bfloat16(buffer(input)).row(0, width);
+  const scores = memory.float32(buffer(logits)).subarray(0, count);
+  for (let expert = 0; expert < count; expert++) {
+    scores[expert] = product(memory.bfloat16(buffer(weights)).row(expert * width, width), 0, x) * factor;
+  }
+  const added = biasOf(memory, bias, count);
+  const routes = routesOf(
+    scores.map((score, expert) => score + added[expert]),
+    number(perToken),
+    number(normalised) === 1,
+  );
+  putRoutes(memory, 0, routes, [chosen, factors]);
+  for (const [rank, { expert }] of routes.entries()) {
+    memory.int32(buffer(tiles)).set([expert, rank, 1, 0], 4 * rank);
+    memory.int32(buffer(order))[rank] = rank;
+  }
+};
+
+/** The factor of an RMSNorm that is left to do; 1: none is. */
+function normFactor(
+  memory: EmulatedMemory,
+  squares: unknown,
+  squareCount: unknown,
+  epsilon: unknown,
+  width: number,
+): number {
+  if (squares === null) return 1;
+  const sums = memory.float32(buffer(squares)).subarray(0, number(squareCount));
+  return 1 / Math.sqrt(sums.reduce((sum, x) => sum + x, 0) / width + number(epsilon));
+}
 
 export const emulatedGroups: Emulation = (memory, values, [grid]) => {
   const [chosen, rowCount, perToken, expertCount, tileRows, tileCount, order, tiles] = values;
   const [experts, size] = [number(expertCount), number(tileRows)];
   if (grid !== experts) throw new RangeError(`a grid of ${grid} for ${experts} experts`);
-  const choices = memory.int32(buffer(rowCount))[0] * number(perToken);
-  const given = memory.int32(buffer(chosen)).subarray(0, choices);
+  const assignments = memory.int32(buffer(rowCount))[0] * number(perToken);
+  const given = memory.int32(buffer(chosen)).subarray(0, assignments);
   const sorted = Array.from(given.keys()).sort((a, b) => given[a] - given[b] || a - b);
   memory.int32(buffer(order)).set(sorted);
   const table = memory.int32(buffer(tiles)).subarray(0, 4 * number(tileCount));
@@ -71,7 +123,7 @@ export const emulatedGroups: Emulation = (memory, values, [grid]) => {
   }
 };
 
-/** A list of choices of one expert. */
+/** A list of assignments of one expert. */
 interface Tile {
   readonly expert: number;
   readonly first: number;
@@ -82,7 +134,7 @@ function tilesOf(memory: EmulatedMemory, tiles: unknown, [, count]: readonly num
   const words = memory.int32(buffer(tiles));
   return Array.from({ length: count }, (_, i) => {
     const [expert, first, rows] = words.subarray(4 * i, 4 * i + 3);
-    if (rows > most) throw new RangeError(`a tile of ${rows} choices`);
+    if (rows > most) throw new RangeError(`a tile of ${rows} assignments`);
     return { expert, first, count: rows };
   }).filter((tile) => tile.count > 0);
 }
@@ -151,11 +203,7 @@ export const emulatedGatedExperts =
     const [gateStep, upOffset, activation, squares, squareCount, epsilon, out] = values.slice(12);
     const [width, ffn] = [number(inWidth), number(ffnSize)];
     if (grid[0] * 8 < ffn) throw new RangeError(`a grid of ${grid[0]} for ${ffn} outputs`);
-    let factor = 1;
-    if (squares !== null) {
-      const sums = memory.float32(buffer(squares)).subarray(0, number(squareCount));
-      factor = 1 / Math.sqrt(sums.reduce((sum, x) => sum + x, 0) / width + number(epsilon));
-    }
+    const factor = normFactor(memory, squares, squareCount, epsilon, width);
     const rowsAt = weightRows(memory, form, values.slice(1, 6), width);
     const of = { input, bias, order, perToken, width, ffn, gateStep, upOffset, activation, out, factor };
     gate(memory, tilesOf(memory, tiles, grid, 16), rowsAt, of);
@@ -181,9 +229,9 @@ function down(
     const added = bias === null ? undefined : memory.bfloat16(buffer(bias)).row(expert * outputs, outputs);
     for (let i = first; i < first + count; i++) {
       const x = memory.bfloat16(buffer(input)).row(i * width, width);
-      const choice = memory.int32(buffer(order))[i];
+      const assignment = memory.int32(buffer(order))[i];
       for (let o = 0; o < outputs; o++) {
-        memory.bfloat16(buffer(out)).set(choice * outputs + o, product(weights, o, x) + (added?.[o] ?? 0));
+        memory.bfloat16(buffer(out)).set(assignment * outputs + o, product(weights, o, x) + (added?.[o] ?? 0));
       }
     }
   }

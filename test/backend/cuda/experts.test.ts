@@ -100,7 +100,7 @@ test("a scale of MXFP4 that is no factor on a GPU is refused by name", async () 
   await expect(run(folder, true)).rejects.toThrow("is 129, and on a GPU scales are at most 128");
 });
 
-test("every choice is in one tile of its expert, and tiles find room whatever the router says", () => {
+test("every assignment is in one tile of its expert, and tiles find room whatever the router says", () => {
   const random = new Random(testSeed());
   for (let round = 0; round < 300; round++) {
     const [count, rows, size] = [random.integer(1, 20), random.integer(1, 30), random.pick([1, 3, 16])];
@@ -122,9 +122,9 @@ test("every choice is in one tile of its expert, and tiles find room whatever th
     for (let tile = 0; tile < tileCount; tile++) {
       const [expert, first, own] = memory.int32(tiles).subarray(4 * tile);
       expect(own).toBeLessThanOrEqual(size);
-      const choices = memory.int32(order).subarray(first, first + own);
-      for (const choice of choices) expect(chosen[choice]).toBe(expert);
-      seen.push(...choices);
+      const assignments = memory.int32(order).subarray(first, first + own);
+      for (const assignment of assignments) expect(chosen[assignment]).toBe(expert);
+      seen.push(...assignments);
     }
     expect(seen.sort((a, b) => a - b)).toEqual(Array.from(chosen.keys()));
   }

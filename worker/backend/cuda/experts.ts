@@ -9,8 +9,8 @@ import type { Experts } from "../../model/experts.ts";
 import type { DeviceBuffer, LaunchSize } from "./device/device.ts";
 import type { KernelName } from "./device/kernels.ts";
 import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
-import { type ExpertSpace, manySharedBytes, mostTiles, tileChoices } from "./products/expert-space.ts";
-import { bytesOf, type RowInput, RowProducts, squareCount } from "./products/row-products.ts";
+import { type ExpertSpace, manySharedBytes, mostTiles, tileSizes } from "./products/expert-space.ts";
+import { bytesOf, type RowInput, squareCount } from "./products/row-products.ts";
 import type { StepLayout } from "./staging.ts";
 import type { ExpertMatrix, ExpertWeights } from "./weights/experts.ts";
 import type { Matrix } from "./weights/matrix.ts";
@@ -18,8 +18,8 @@ import type { Workspace } from "./workspace.ts";
 
 /** Outputs that a thread block has, as gates with their ups, and of the second product. */
 const blockOutputs = { few: { gated: 8, down: 16 }, many: { gated: 128, down: 256 } } as const;
-/** Choices of an expert on average from which on a step has many rows; widening weights first pays later. */
-const manyChoices = { b16: 16, e4m3: 64, mx4: 64 } as const;
+/** Assignments of an expert on average from which on a step has many rows; widening weights first pays later. */
+const manyRows = { b16: 16, e4m3: 64, mx4: 64 } as const;
 /** Does the device multiply many rows by these kernels? Elsewhere those for few rows do it all. */
 const hasMany = ({ device }: ForwardParts): boolean => device.hasWarpgroups;
 
@@ -49,43 +49,47 @@ export class ExpertOps {
     const { rows } = this.#layout.capacity;
     const { workspace } = this.#parts;
     const size = this.#isMany(weights.gateUp) ? "many" : "few";
-    const tiles = mostTiles(this.#experts, rows, tileChoices[size]);
+    const tiles = mostTiles(this.#experts, rows, tileSizes[size]);
     const [gated, down] = [this.#gated(weights, input, tiles), this.#down(weights, workspace, tiles)];
-    return [...this.#route(weights, input), ...this.#group(tileChoices[size], tiles), ...gated, ...down];
+    return [...this.#route(weights, input), ...this.#group(tileSizes[size], tiles), ...gated, ...down];
   }
 
   #isMany({ form }: ExpertMatrix): boolean {
-    const choices = this.#layout.capacity.rows * this.#experts.perToken;
-    return hasMany(this.#parts) && choices >= manyChoices[form] * this.#experts.count;
+    const assignments = this.#layout.capacity.rows * this.#experts.perToken;
+    return hasMany(this.#parts) && assignments >= manyRows[form] * this.#experts.count;
   }
 
-  /** One row's choices need no sorting. */
+  /** One row's assignments need no sorting. */
   get #isOne(): boolean {
     return this.#layout.capacity.rows === 1;
   }
 
   #route({ router, routerBias }: ExpertWeights, input: RowInput): Op[] {
     const { device, staging } = this.#parts;
-    const { scores, chosen, factors, tiles, order } = this.#space;
+    const { scores, chosen, factors, tiles, order, arrivals } = this.#space;
     const { count, perToken, normalised } = this.#experts;
-    const product = this.#isOne
-      ? [new RowProducts(device).product(input, router, scores, "float32")]
-      : this.#products(this.#layout.capacity.rows, router, input.row, scores, "float32");
+    if (this.#isOne) {
+      const { row, width, squares, epsilon } = input;
+      const norm = [squares, squares === null ? 0 : squareCount(width), epsilon] as const;
+      const sizes = [routerBias, count, perToken, normalised ? 1 : 0] as const;
+      const out = [scores, arrivals, chosen, factors, tiles, order] as const;
+      const route = device.prepare("route_row", row, router.values, width, ...norm, ...sizes, ...out);
+      return [() => route({ grid: [Math.ceil(count / 4)], blockThreads: 128, overlapsPrevious: true })];
+    }
     const sizes = [staging.count("rows"), count, perToken, normalised ? 1 : 0] as const;
-    const [ownTiles, ownOrder] = this.#isOne ? [tiles, order] : [null, null];
-    const route = device.prepare("route_rows", scores, routerBias, ...sizes, chosen, factors, ownTiles, ownOrder);
+    const route = device.prepare("route_rows", scores, routerBias, ...sizes, chosen, factors);
     return [
-      ...product,
+      ...this.#products(this.#layout.capacity.rows, router, input.row, scores, "float32"),
       (counts) => route({ grid: [Math.ceil(counts.rows / 4)], blockThreads: 128, overlapsPrevious: true }),
     ];
   }
 
-  #group(choices: number, tileCount: number): Op[] {
+  #group(assignments: number, tileCount: number): Op[] {
     if (this.#isOne) return [];
     const { device, staging } = this.#parts;
     const { chosen, order, tiles } = this.#space;
     const { count, perToken } = this.#experts;
-    const sizes = [staging.count("rows"), perToken, count, choices, tileCount] as const;
+    const sizes = [staging.count("rows"), perToken, count, assignments, tileCount] as const;
     const group = device.prepare("group_rows", chosen, ...sizes, order, tiles);
     return [() => group({ grid: [count], blockThreads: 256, overlapsPrevious: true })];
   }

@@ -67,7 +67,6 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
   const { hiddenSize, headCount, kvHeadCount, headDim, vocabSize, experts } = config;
   // Of a model whose layers all have experts nothing is as wide as an MLP.
   const ffnOfDense = experts?.layers.every((has) => has) ? 1 : config.ffnSize;
-  const allocate = (name: string, bytes: number) => device.allocate(name, bytes);
   const { maxRows, maxLogitRows, partialRows } = sizes;
   const rows = (name: string, width: number, bytes: number) => device.allocate(name, maxRows * width * bytes);
   const arrivals = rows("arrivals", sizes.countersPerRow, 4);
@@ -86,7 +85,7 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     quantizedScales: rows("scales of input in 8 bits", Math.max(1, Math.ceil(sizes.e4m3Width / scaleBlock)), 4),
     gateUp: rows("gate and up", 2 * ffnOfDense, 2),
     activated: rows("activated", Math.max(ffnOfDense, (experts?.perToken ?? 0) * (experts?.ffnSize ?? 0)), 2),
-    experts: experts ? makeExpertSpace(allocate, experts, maxRows, sizes.widenedElements) : null,
+    experts: experts ? makeExpertSpace(device, experts, maxRows, sizes.widenedElements) : null,
     headInput: device.allocate("head input", maxLogitRows * hiddenSize * 2),
     logits: device.allocate("logits", maxLogitRows * vocabSize * 4),
     deviations: rows("deviations", 1, 4),

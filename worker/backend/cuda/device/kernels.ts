@@ -89,8 +89,14 @@ export const kernelSignatures = {
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // input, rowCount, in, out, scales
   quantize_rows: ["ptr", "ptr", "i32", "ptr", "ptr"],
-  // logits, bias, rowCount, experts, perToken, normalised, chosen, factors, tiles, order
-  route_rows: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr", "ptr", "ptr"],
+  // logits, bias, rowCount, experts, perToken, normalised, chosen, factors
+  route_rows: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr"],
+  // input, weights, in, squares, squareCount, epsilon, bias, experts, perToken, normalised, logits, arrivals, chosen,
+  // factors, tiles, order
+  route_row: [
+    ...(["ptr", "ptr", "i32", "ptr", "i32", "f32", "ptr", "i32", "i32", "i32"] as const),
+    ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+  ],
   // chosen, rowCount, perToken, experts, tileRows, tileCount, order, tiles
   group_rows: ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr", "ptr"],
   experts_gated_b16: gatedExperts,
@@ -163,6 +169,7 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_e4m3_add: "matvec_e4m3.cu",
   quantize_blocks: "quantize.cu",
   quantize_rows: "quantize.cu",
+  route_row: "route_rows.cu",
   experts_gated_b16: "experts_b16.cu",
   experts_gated_e4m3: "experts_e4m3.cu",
   experts_gated_mx4: "experts_mx4.cu",

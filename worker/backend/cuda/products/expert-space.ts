@@ -1,10 +1,10 @@
 /** Memory that a step's rows need to find their experts, and what sizes it (kernels/cuda/experts). */
 import type { Experts } from "../../../model/experts.ts";
-import type { DeviceBuffer } from "../device/device.ts";
+import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import type { ExpertMatrix } from "../weights/experts.ts";
 
-/** Choices of a tile: of the kernels for few rows, and of those for many. */
-export const tileChoices = { few: 16, many: 128 } as const;
+/** Assignments of a tile: of the kernels for few rows, and of those for many. */
+export const tileSizes = { few: 16, many: 128 } as const;
 /** kSharedBytes of experts_wgmma.cu. */
 export const manySharedBytes = 4 * (128 + 256) * 64 * 2;
 const tileBytes = 16;
@@ -16,32 +16,38 @@ export interface ExpertSpace {
   /** [rows, perToken]: experts, and their weights */
   readonly chosen: DeviceBuffer;
   readonly factors: DeviceBuffer;
-  /** Choices in the order of their experts, and their tiles (expert_tiles.cuh). */
+  /** Assignments in the order of their experts, and their tiles (expert_tiles.cuh). */
   readonly order: DeviceBuffer;
   readonly tiles: DeviceBuffer;
+  /** A number of route_rows.cu, zero between launches. */
+  readonly arrivals: DeviceBuffer;
   /** Room for the weights of one product in bfloat16; null: they are. */
   readonly widened: DeviceBuffer | null;
 }
 
-/** The most tiles that the choices of so many rows can have (group_rows.cu). */
-export function mostTiles({ count, perToken }: Experts, rows: number, choices: number): number {
-  return Math.floor((rows * perToken) / choices) + Math.min(count, rows * perToken);
+/** The most tiles that the assignments of so many rows can have (group_rows.cu). */
+export function mostTiles({ count, perToken }: Experts, rows: number, assignments: number): number {
+  return Math.floor((rows * perToken) / assignments) + Math.min(count, rows * perToken);
 }
 
 /** @param widened elements of the largest product's weights that may have to be widened */
 export function makeExpertSpace(
-  allocate: (name: string, byteLength: number) => DeviceBuffer,
+  device: Pick<ComputeDevice, "allocate" | "fill">,
   experts: Experts,
   rows: number,
   widened: number,
 ): ExpertSpace {
-  const choices = rows * experts.perToken;
+  const assignments = rows * experts.perToken;
+  const allocate = (name: string, byteLength: number) => device.allocate(name, byteLength);
+  const arrivals = allocate("arrivals at a row's scores", 4);
+  device.fill(arrivals, 0);
   return {
+    arrivals,
     scores: allocate("scores of experts", rows * experts.count * 4),
-    chosen: allocate("chosen experts", choices * 4),
-    factors: allocate("weights of experts", choices * 4),
-    order: allocate("choices by expert", choices * 4),
-    tiles: allocate("tiles of choices", mostTiles(experts, rows, tileChoices.few) * tileBytes),
+    chosen: allocate("chosen experts", assignments * 4),
+    factors: allocate("weights of experts", assignments * 4),
+    order: allocate("assignments by expert", assignments * 4),
+    tiles: allocate("tiles of assignments", mostTiles(experts, rows, tileSizes.few) * tileBytes),
     widened: widened === 0 ? null : allocate("widened experts", widened * 2),
   };
 }
@@ -53,8 +59,12 @@ export function widenedElements(hasWarpgroups: boolean, experts: Experts, matric
   return experts.count * Math.max(0, ...sizes);
 }
 
+/** A warp keeps the scores of so many (choose_experts.cuh). */
+const mostExperts = 512;
+
 /** @throws Error naming the size that the kernels do not take */
-export function assertExperts({ ffnSize }: Experts, hiddenSize: number): void {
+export function assertExperts({ ffnSize, count }: Experts, hiddenSize: number): void {
+  if (count > mostExperts) throw new Error(`${count} experts: the CUDA backend takes ${mostExperts} at most`);
   for (const [name, size] of [
     ["hidden size", hiddenSize],
     ["size of an expert", ffnSize],
