@@ -39,7 +39,7 @@ const raw = {
 };
 const mxfp4Folder = join(import.meta.dir, "../../golden/gpt-oss-mxfp4");
 /** Rows that are many for three experts, and for those of the golden folder. */
-const promptTokens = 400;
+const promptTokens = 128;
 
 /** Logits of a prompt and of a few answers to it, and what was launched. */
 async function run(folder: string, hasWarpgroups: boolean) {
