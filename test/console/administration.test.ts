@@ -125,6 +125,30 @@ describe.skipIf(chromiumPath === undefined)("administration in the console", () 
     expect(look.problems).toEqual([]);
   });
 
+  test("usage names tenants, to an operator and to a tenant's administrator; a name is text", async () => {
+    const name = "<img src=x onerror=window.ran=1> & sons";
+    const { id } = await rig.server.admin.json<{ id: string }>("POST", "/admin/v1/tenants", { name });
+    const scopes = ["tenant:admin"];
+    const { key } = await rig.server.admin.json<{ key: string }>("POST", `/admin/v1/tenants/${id}/keys`, { scopes });
+    const counts = { requests: 3, prompt_tokens: 9, cached_tokens: 5, cache_write_tokens: 0, completion_tokens: 2 };
+    const day = { id: "a", object: "usage", day: "2026-01-31", ...counts, embedding_tokens: 0, computed_tokens: 6 };
+    for (const signedIn of [rig.server.adminKey, key]) {
+      await using look = await rig.signIn(signedIn);
+      const { page } = look;
+      await page.route("**/admin/v1/usage*", (answer) =>
+        answer.fulfill({ json: { data: [{ ...day, tenant_id: id }], has_more: false } }),
+      );
+      await look.go("#/usage");
+      const link = page
+        .getByRole("region", { name: "Usage by day and tenant" })
+        .getByRole("link", { name, exact: true });
+      await link.waitFor();
+      expect(await link.getAttribute("href")).toContain(id);
+      expect([await page.evaluate("window.ran"), look.problems]).toEqual([undefined, []]);
+    }
+    await rig.server.admin.json("DELETE", `/admin/v1/tenants/${id}`);
+  });
+
   test("usage is saved as a table that no spreadsheet runs", async () => {
     await using look = await rig.signIn(rig.server.adminKey);
     const { page } = look;

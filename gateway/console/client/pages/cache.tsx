@@ -1,14 +1,14 @@
 /** Whose KV lies where, what becomes of it as it does, and what may be done about it. */
+import { useTenantNames } from "../administration/tenant-names.ts";
 import { type Cache, type TenantCache, type Tier, tierWord } from "../cache/cache.ts";
 import { EvictButton } from "../cache/evict.tsx";
 import { HappeningList } from "../cache/happenings.tsx";
 import { Pins } from "../cache/pins.tsx";
 import { useHappenings, useThrottled } from "../cache/use-happenings.ts";
-import { get } from "../kit/api.ts";
 import { bytes, count, percent, shortCount } from "../kit/format.ts";
 import { Name, visible } from "../kit/name.tsx";
 import { Figures, Loaded, Page as PageFrame, Panel } from "../kit/parts.tsx";
-import { useGet, useResource } from "../kit/resource.ts";
+import { useGet } from "../kit/resource.ts";
 import { may, roles } from "../kit/session.ts";
 import { type Column, Table } from "../kit/table.tsx";
 
@@ -97,10 +97,6 @@ const placeColumns: readonly Column<Place>[] = [
   { title: "At most", isNumber: true, cell: ({ quota }) => bytes(quota) },
 ];
 
-interface TenantNames {
-  readonly data: readonly { readonly id: string; readonly name: string }[];
-}
-
 /** How often an operator's table is asked for anew while things happen: it has all tenants. */
 const allEveryMs = 3_000;
 
@@ -108,13 +104,7 @@ function AllCaches() {
   const cache = useGet<Cache>("/admin/v1/cache");
   const happenings = useHappenings();
   useThrottled(happenings.round, cache.reload, allEveryMs);
-  // Who only reads the platform has no list of tenants: their ids stand for them.
-  const names = useResource<TenantNames>(
-    async (signal) => (may("platform:admin") ? await get("/admin/v1/tenants", { limit: 100 }, signal) : { data: [] }),
-    [],
-  );
-  const known = new Map(names.data?.data.map(({ id, name }) => [id, name]));
-  const nameOf = (id: string): string => known.get(id) ?? id;
+  const nameOf = useTenantNames();
   return (
     <>
       <Loaded resource={cache}>

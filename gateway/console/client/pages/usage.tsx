@@ -2,10 +2,12 @@
 import { useState } from "preact/hooks";
 import { csvText, saveFile } from "../administration/csv.ts";
 import { tenantInView } from "../administration/tenant.tsx";
+import { useTenantNames } from "../administration/tenant-names.ts";
 import { get } from "../kit/api.ts";
 import { Chart, type ChartSeries } from "../kit/chart.tsx";
 import { Form, TextField, textOf } from "../kit/form.tsx";
 import { count, dayText, percent, shortCount } from "../kit/format.ts";
+import { Name } from "../kit/name.tsx";
 import { Figures, Loaded, Page as PageFrame, Panel } from "../kit/parts.tsx";
 import { useResource } from "../kit/resource.ts";
 import { goTo, linkTo, route } from "../kit/router.ts";
@@ -102,14 +104,14 @@ function Filter({ range, onRange }: { readonly range: Range; readonly onRange: (
   );
 }
 
-const columns: readonly Column<UsageDay>[] = [
+const columnsOf = (nameOf: (tenantId: string) => string): readonly Column<UsageDay>[] => [
   { title: "Day", width: 1.2, cell: ({ day }) => dayText(day) },
   {
     title: "Tenant",
     width: 2.2,
     cell: ({ tenant_id }) => (
       <a href={linkTo("usage", [tenant_id])}>
-        <code>{tenant_id}</code>
+        <Name text={nameOf(tenant_id)} />
       </a>
     ),
   },
@@ -128,6 +130,7 @@ interface ShownProps {
 }
 
 function Shown({ found: { rows, isCut }, range, isOfAll }: ShownProps) {
+  const nameOf = useTenantNames();
   const total = (field: keyof Counts): number => rows.reduce((sum, row) => sum + row[field], 0);
   const [prompt, cached] = [total("prompt_tokens"), total("cached_tokens")];
   const { times, series } = seriesOf(rows, range);
@@ -159,7 +162,7 @@ function Shown({ found: { rows, isCut }, range, isOfAll }: ShownProps) {
       {isCut && <p class="soft">There are more rows than these. Choose fewer days.</p>}
       <Table
         title="Usage by day and tenant"
-        columns={columns}
+        columns={columnsOf(nameOf)}
         rows={rows}
         keyOf={({ id }) => id}
         empty="Nothing was asked on these days."
