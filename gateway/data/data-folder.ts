@@ -125,7 +125,7 @@ export class LogTruncation {
   async #truncate(): Promise<void> {
     try {
       const changes = await this.#copied();
-      if (changes === undefined || this.#isStopped) return;
+      if (changes === undefined) return;
       if (this.#db.truncateLog()) this.#changes = changes;
       else {
         if (performance.now() < this.#nextPauseMs) return;

@@ -1,6 +1,6 @@
 /** The data folder is for its owner alone, and what was deleted or overwritten leaves its log. */
 import { Database } from "bun:sqlite";
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { chmodSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -9,6 +9,7 @@ import { newId } from "../../db/ids.ts";
 import { copyLog, type Db, openDb, openReader } from "../../db/open.ts";
 import { insertTenant, updateTenant } from "../../db/tenants.ts";
 import { LogTruncation, openData } from "../../gateway/data/data-folder.ts";
+import { ThreadPool } from "../../gateway/threads/pool.ts";
 import { until } from "../support/until.ts";
 
 let dir = "";
@@ -186,6 +187,26 @@ describe("the log", () => {
     copied.resolve();
     await ended;
     expect(traces("other-canary")).toContain("spangate.db-wal");
+  });
+
+  test("is copied to its end before the folder is closed", async () => {
+    db.close();
+    const copied = Promise.withResolvers<void>();
+    using run = spyOn(ThreadPool.prototype, "run").mockImplementation(() => copied.promise);
+    const { db: opened, closeData } = openData(dir, () => undefined);
+    db = opened;
+    insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
+    await until(() => run.mock.calls.length > 0, "the log is being copied");
+    let isClosed = false;
+    const closing = closeData().then(() => {
+      isClosed = true;
+    });
+    await Bun.sleep(5);
+    expect(isClosed).toBe(false);
+    expect(db.changeCount()).toBeGreaterThan(0);
+    copied.resolve();
+    await closing;
+    db = openDb(join(dir, "spangate.db"));
   });
 
   test("of a server is copied by its thread, and empty after a moment and after the end", async () => {
