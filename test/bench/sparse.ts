@@ -7,11 +7,12 @@
  * asks a part of the questions, and `--keep FOLDER` keeps what was answered. A run with all of it there makes the table.
  */
 import { CommandError } from "../../gateway/cli/support/command.ts";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import type { SparseParams } from "../../worker/contract/sparse.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { Answerer, type Asked } from "./sparse/answerer.ts";
 import { arms, chosenPart } from "./sparse/arms.ts";
-import { type ArmResult, barsOf, compareArms } from "./sparse/compare.ts";
+import { type ArmResult, barsOf, compareSet } from "./sparse/compare.ts";
 import { KeptScores, keptOf } from "./sparse/kept.ts";
 import { type Question, type QuestionSet, readSet, sliceOf } from "./sparse/questions.ts";
 import { compareSteps, type StepTimes } from "./support/sparse-steps.ts";
@@ -33,6 +34,8 @@ interface Options {
   readonly together: number;
   readonly evalFolder: string | undefined;
   readonly keep: string | undefined;
+  /** False: the table is made of what is kept. */
+  readonly asks: boolean;
   readonly slice: { readonly at: number; readonly of: number };
 }
 
@@ -49,7 +52,16 @@ function readOptions(option: BenchContext["option"]): Options {
     throw new CommandError("--slice takes K/N: the K-th of N parts");
   }
   const sets = option("sets")?.split(",") ?? defaultSets;
-  return { sets, arms: names, most, together, evalFolder: option("eval"), keep: option("keep"), slice: { at, of } };
+  return {
+    sets,
+    arms: names,
+    most,
+    together,
+    evalFolder: option("eval"),
+    keep: option("keep"),
+    asks: option("ask") !== "no",
+    slice: { at, of },
+  };
 }
 
 /** What of a set is not answered yet. */
@@ -95,8 +107,10 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const models = new Set<string>();
   for (const name of options.sets) {
     const set = readSet(name, options.most, options.evalFolder);
-    models.add(await answerSet(set, options, kept, say));
-    results.push({ set: name, arms: compareArms(kept.paired(name, options.arms)) });
+    models.add(
+      options.asks ? await answerSet(set, options, kept, say) : set.modelFolder.slice(repositoryRoot.length + 1),
+    );
+    results.push({ set: name, arms: compareSet(kept, name, options.arms) });
   }
   const times = option("times") === "no" ? undefined : await compareSteps(say);
   const notes = [
@@ -106,7 +120,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
     "and the right answer's tokens, beside two of each document and its newest 64. paper: the prediction of every step, never",
     "checked; algorithm1: with the prediction that the paper's listing has in place of its equations.",
   ];
-  const bars = results.flatMap(({ set, arms: own }) => barsOf(set, own));
+  const bars = results.flatMap(({ set, arms: own }) => barsOf(kept, set, own));
   return {
     model: [...models].join(", "),
     bars: [...bars, ...(times === undefined ? [] : barsOfTimes(times))],
@@ -143,6 +157,7 @@ export const sparseBench: Bench = {
     together: "N  answers that are generated together (24)",
     eval: "FOLDER  of evaluation sets, in place of the demo model's",
     keep: "FOLDER  keeps each answer's score, and asks only what it does not have",
+    ask: "no  makes the table of what is kept",
     slice: "K/N  asks the K-th of N parts of the questions",
     times: "no  leaves the steps of 0.6B out",
   },

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fc } from "../../support/fast-check.ts";
 import { sparseBench } from "../sparse.ts";
-import { compareArms, pairedDifference } from "./compare.ts";
+import { barsOf, compareArm, compareSet, pairedDifference } from "./compare.ts";
 import { type Kept, KeptScores } from "./kept.ts";
 import { sliceOf } from "./questions.ts";
 
@@ -34,11 +34,7 @@ describe("paired differences", () => {
   test("count the questions that both have, and what rows read", () => {
     const sparse = { steps: 9, denseSteps: 1, lists: 8, chosen: 4, chosenAgain: 0, changed: 16 };
     const now: Kept = { ...score(1, "now", false), sparse: { ...sparse, mass: 1.5, overlap: 1, measured: 2 } };
-    const paired = new Map([
-      ["dense", [score(1, "dense", true)]],
-      ["now", [now]],
-    ]);
-    const [, result] = compareArms(paired);
+    const result = compareArm("now", [score(1, "dense", true)], [now]);
     expect(result).toMatchObject({ questions: 1, right: 0, pointsBelow: 100, tokens: 10, denseSteps: 1 });
     expect(result).toMatchObject({ mass: 0.75, overlap: 0.5, chosen: 0.5, changed: 2 });
   });
@@ -62,6 +58,21 @@ describe("kept scores", () => {
     );
     rmSync(folder, { recursive: true });
   });
+});
+
+test("an arm is compared over what it and dense have answered, and another arm over what both have", () => {
+  const kept = new KeptScores(undefined, "");
+  for (const index of [0, 1, 2, 3]) kept.add(score(index, "dense", true));
+  for (const index of [0, 1]) kept.add(score(index, "now", index === 0));
+  for (const index of [1, 3]) kept.add(score(index, "quest", true));
+  const results = compareSet(kept, "s", ["dense", "now", "quest", "tova"]);
+  expect(results.map(({ arm, questions, pointsBelow }) => [arm, questions, pointsBelow])).toEqual([
+    ["dense", 4, 0],
+    ["now", 2, 50],
+    ["quest", 2, 0],
+  ]);
+  const bars = barsOf(kept, "s", results);
+  expect(bars.find(({ name }) => name === "s: now, points below quest")?.value).toBe(100);
 });
 
 test("a run answers what is not kept, and makes the same table of what is", async () => {
