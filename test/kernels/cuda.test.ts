@@ -93,6 +93,12 @@ function inputsHash(): string {
   return hasher.digest("hex");
 }
 
+test("functions that are evaluated while a kernel compiles are said to be the device's, as NVRTC wants it", () => {
+  for (const file of new Bun.Glob("**/*.{cu,cuh}").scanSync(folder)) {
+    expect(readFileSync(join(folder, file), "utf8")).not.toMatch(/^(?:static |inline )*constexpr [\w: ]+\(/m);
+  }
+});
+
 test("there are kernels", () => expect(sources.length).toBeGreaterThan(10));
 
 describe.skipIf(nvcc === null)("CUDA kernels compile (needs nvcc)", () => {
