@@ -135,6 +135,26 @@ static T exchange(T x, int from) {
 
 static int lane() { return current % kWarpThreads; }
 
+/* mma.m16n8k32 of unsigned codes and signed numbers, as PTX lays its operands out over the lanes. */
+static void multiply_codes(int (&sums)[4], const unsigned (&codes)[4], int first, int second) {
+  const int g = lane() / 4, t = lane() % 4;
+  for (int quarter = 0; quarter < 4; quarter++) {
+    unsigned own[4];
+    for (int i = 0; i < 4; i++) own[i] = exchange(codes[i], g * 4 + quarter);
+    for (int column = 0; column < 2; column++) {
+      const int from = (2 * t + column) * 4 + quarter;
+      const int numbers[2] = {exchange(first, from), exchange(second, from)};
+      for (int byte = 0; byte < 32; byte += 8) {
+        for (int half = 0; half < 2; half++) {
+          const int number = int8_t(numbers[half] >> byte);
+          sums[column] += int(own[2 * half] >> byte & 255) * number;
+          sums[2 + column] += int(own[2 * half + 1] >> byte & 255) * number;
+        }
+      }
+    }
+  }
+}
+
 template <class Kernel>
 static void launch(const uint32_t *grid, int blockThreads, Kernel kernel) {
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {unsigned(blockThreads), 1, 1};

@@ -16,6 +16,10 @@ const instructions: readonly (readonly [device: RegExp, host: string])[] = [
   [/asm\("cvt\.rn\.f16\.f32[^;]*;"[^;]*\);/g, "bits = host::half_of(x);"],
   [/asm\("cvt\.f32\.f16[^;]*;"[^;]*\);/g, "x = host::of_half(bits);"],
   [/asm\("ex2\.approx[^;]*;"[^;]*\);/g, "y = exp2f(x);"],
+  [
+    /asm volatile\(\s*"mma\.sync\.aligned\.m16n8k32[^;]*;"[^;]*\);/g,
+    "host::multiply_codes(sums, codes, first, second);",
+  ],
   [/asm\("cvt\.rn\.bf16x2[^;]*;"[^;]*\);/g, "pair = host::bf16_of(high) << 16 | host::bf16_of(low);"],
 ];
 const asOfHost = (text: string): string =>

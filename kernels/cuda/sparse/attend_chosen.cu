@@ -8,7 +8,7 @@
  *   arrivals [entries][kvHeads]: 0 between launches
  *
  * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A part of kPartTokens
- * tokens has a thread block of four warps; a group of lanes has a row, 16 bytes each, and several rows under way. Products
+ * tokens has a thread block of four warps; a group of lanes has a token, 16 bytes each, and several under way. Products
  * are by plain multiplications: with four query heads for each row they take less time than its bytes. The thread block of
  * an entry and KV head that comes last adds the parts up, in their order.
  *
@@ -17,21 +17,22 @@
 #include "choice_plan.cuh"
 #include "heads.cuh"
 
-constexpr int kThreads = 128, kWarps = kThreads / 32, kPartTokens = 256;
+constexpr int kThreads = 128, kPartTokens = 256;
 
 /* Lanes that share a row of HEAD_DIM numbers, eight each: a power of two. */
 __host__ __device__ constexpr int lanes_of_row(int lanes) { return lanes * 8 >= HEAD_DIM ? lanes : lanes_of_row(2 * lanes); }
 constexpr int kRowLanes = lanes_of_row(2);
 constexpr int kGroups = kThreads / kRowLanes;
-/* Rows that a group of lanes has under way. */
-constexpr int kAhead = 4;
+/* Tokens that a group of lanes has under way, K and V of each. */
+constexpr int kAhead = 2;
+/* Of no token: far below any score, and a number whose distance from itself is one. */
+constexpr float kLeastScore = -1e30f;
 
 struct Part {
   int2 tokens[kPartTokens]; /* slot, offset */
-  float scores[kPartTokens][kPassHeads];
   float queries[kPassHeads][HEAD_DIM];
   float sums[kGroups][kPassHeads][HEAD_DIM];
-  float2 totals[kPassHeads];
+  float2 totals[kGroups][kPassHeads];
   int runEnd;
 };
 
@@ -45,10 +46,14 @@ __device__ __forceinline__ Lane lane_of_thread() {
   return {int(threadIdx.x) / kRowLanes, 8 * lane, 8 * lane < HEAD_DIM};
 }
 
-__device__ __forceinline__ void load_row(const bf16 *row, const Lane &lane, float (&x)[8]) {
-  const uint4 words = lane.isUsed ? *reinterpret_cast<const uint4 *>(row + lane.first) : make_uint4(0, 0, 0, 0);
-  unpack8(words, x);
+__device__ __forceinline__ uint4 load_row(const bf16 *row, const Lane &lane) {
+  return lane.isUsed ? *reinterpret_cast<const uint4 *>(row + lane.first) : make_uint4(0, 0, 0, 0);
 }
+
+/* What a group of lanes has of some tokens: the greatest score, the sum of 2^(score - that), and their V by these weights. */
+struct Sums {
+  float greatest[kPassHeads], total[kPassHeads], values[kPassHeads][8];
+};
 
 /* q of `heads` query heads, rotated by a row of rotations and scaled; zeros for the others. */
 __device__ __forceinline__ void rotate_queries(Part &part, const bf16 *q, int heads, const float2 *row, int rotaryDim,
@@ -70,10 +75,59 @@ __device__ __forceinline__ void rotate_queries(Part &part, const bf16 *q, int he
   }
 }
 
-/* Scores of tokens [first, end), which have one offset. */
-__device__ __forceinline__ void score_run(Part &part, int first, int end, const bf16 *pool, const HeadShape &shape,
-                                          int kvHead) {
+/* The scores of a row of K, which all lanes of its group get. */
+__device__ __forceinline__ void score_row(const uint4 &row, const float (&q)[kPassHeads][8], float (&scores)[kPassHeads]) {
+  float k[8];
+  unpack8(row, k);
+#pragma unroll
+  for (int h = 0; h < kPassHeads; h++) {
+    scores[h] = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) scores[h] += q[h][i] * k[i];
+  }
+#pragma unroll
+  for (int h = 0; h < kPassHeads; h++) {
+#pragma unroll
+    for (int step = kRowLanes / 2; step > 0; step >>= 1) scores[h] += __shfl_xor_sync(kAllLanes, scores[h], step);
+  }
+}
+
+/* Adds tokens of these scores, of which the first `count` are there. */
+__device__ __forceinline__ void add_rows(Sums &sums, const float (&scores)[kAhead][kPassHeads], const uint4 (&rows)[kAhead],
+                                         int count) {
+  float weights[kAhead][kPassHeads];
+#pragma unroll
+  for (int h = 0; h < kPassHeads; h++) {
+    float greatest = sums.greatest[h];
+#pragma unroll
+    for (int a = 0; a < kAhead; a++) greatest = a < count ? fmaxf(greatest, scores[a][h]) : greatest;
+    const float before = exp2_fast(sums.greatest[h] - greatest);
+    sums.greatest[h] = greatest, sums.total[h] *= before;
+#pragma unroll
+    for (int a = 0; a < kAhead; a++) {
+      weights[a][h] = a < count ? exp2_fast(scores[a][h] - greatest) : 0.0f;
+      sums.total[h] += weights[a][h];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) sums.values[h][i] *= before;
+  }
+#pragma unroll
+  for (int a = 0; a < kAhead; a++) {
+    float v[8];
+    unpack8(rows[a], v);
+#pragma unroll
+    for (int h = 0; h < kPassHeads; h++) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) sums.values[h][i] += weights[a][h] * v[i];
+    }
+  }
+}
+
+/* Adds tokens [first, end), which have one offset: rows of K and V of kAhead tokens are under way at a time. */
+__device__ __forceinline__ void add_run(const Part &part, int first, int end, const bf16 *pool, const HeadShape &shape,
+                                        int kvHead, Sums &sums) {
   const Lane lane = lane_of_thread();
+  const size_t toValue = size_t(shape.blockTokens) * HEAD_DIM;
   float q[kPassHeads][8];
 #pragma unroll
   for (int h = 0; h < kPassHeads; h++) {
@@ -81,34 +135,30 @@ __device__ __forceinline__ void score_run(Part &part, int first, int end, const 
     for (int i = 0; i < 8; i++) q[h][i] = lane.isUsed ? part.queries[h][lane.first + i] : 0.0f;
   }
   for (int base = first; base < end; base += kGroups * kAhead) {
-    float k[kAhead][8];
+    uint4 keys[kAhead], values[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; a++) {
       const int token = min(base + a * kGroups + lane.group, end - 1);
-      load_row(pool + key_offset(shape, part.tokens[token].x, kvHead), lane, k[a]);
+      const bf16 *row = pool + key_offset(shape, part.tokens[token].x, kvHead);
+      keys[a] = load_row(row, lane), values[a] = load_row(row + toValue, lane);
     }
+    float scores[kAhead][kPassHeads];
 #pragma unroll
-    for (int a = 0; a < kAhead; a++) {
-      const int token = base + a * kGroups + lane.group;
-      float score[kPassHeads] = {};
-#pragma unroll
-      for (int h = 0; h < kPassHeads; h++) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) score[h] += q[h][i] * k[a][i];
-#pragma unroll
-        for (int step = kRowLanes / 2; step > 0; step >>= 1) score[h] += __shfl_xor_sync(kAllLanes, score[h], step);
-      }
-      if (lane.first == 0 && token < end) {
-        *reinterpret_cast<float4 *>(part.scores[token]) = make_float4(score[0], score[1], score[2], score[3]);
-      }
-    }
+    for (int a = 0; a < kAhead; a++) score_row(keys[a], q, scores[a]);
+    /* Tokens of a group are kGroups apart, so those that are there come first. */
+    const int left = end - base - lane.group;
+    if (left > 0) add_rows(sums, scores, values, (left + kGroups - 1) / kGroups);
   }
 }
 
-/* Scores of all tokens of the part, one run of equal offsets after the other. */
-__device__ __forceinline__ void score_tokens(Part &part, int count, const bf16 *q, int heads, const float2 *rotations,
-                                             int position, const bf16 *pool, const HeadShape &shape, int kvHead,
-                                             float scaleLog2) {
+/* All tokens of the part, one run of equal offsets after the other. Leaves each group's sums in shared memory. */
+__device__ __forceinline__ void add_tokens(Part &part, int count, const bf16 *q, int heads, const float2 *rotations,
+                                           int position, const bf16 *pool, const HeadShape &shape, int kvHead,
+                                           float scaleLog2) {
+  const Lane lane = lane_of_thread();
+  Sums sums = {};
+#pragma unroll
+  for (int h = 0; h < kPassHeads; h++) sums.greatest[h] = kLeastScore;
   for (int first = 0; first < count;) {
     const int offset = part.tokens[first].y;
     if (threadIdx.x == 0) part.runEnd = count;
@@ -123,61 +173,33 @@ __device__ __forceinline__ void score_tokens(Part &part, int count, const bf16 *
     rotate_queries(part, q, heads, row, shape.rotaryDim, scaleLog2);
     __syncthreads();
     const int end = part.runEnd;
-    score_run(part, first, end, pool, shape, kvHead);
+    add_run(part, first, end, pool, shape, kvHead, sums);
     __syncthreads();
     first = end;
   }
-}
-
-/* Scores become weights: 2^(score - the greatest). A warp a query head. */
-__device__ __forceinline__ void weigh(Part &part, int count) {
-  const int lane = threadIdx.x & 31, h = threadIdx.x >> 5;
-  static_assert(kWarps == kPassHeads, "a warp has a query head");
-  float greatest = -infinity(), sum = 0;
-  for (int i = lane; i < count; i += 32) greatest = fmaxf(greatest, part.scores[i][h]);
-  greatest = warp_max(greatest);
-  for (int i = lane; i < count; i += 32) {
-    const float weight = exp2_fast(part.scores[i][h] - greatest);
-    part.scores[i][h] = weight;
-    sum += weight;
-  }
-  sum = warp_sum(sum);
-  if (lane == 0) part.totals[h] = make_float2(greatest, sum);
-  __syncthreads();
-}
-
-/* part.sums = for each group of lanes the weighted sum of the V of its tokens. */
-__device__ __forceinline__ void add_values(Part &part, int count, const bf16 *pool, const HeadShape &shape, int kvHead) {
-  const Lane lane = lane_of_thread();
-  float sums[kPassHeads][8] = {};
-  for (int base = 0; base < count; base += kGroups * kAhead) {
-    float v[kAhead][8];
 #pragma unroll
-    for (int a = 0; a < kAhead; a++) {
-      const int token = min(base + a * kGroups + lane.group, count - 1);
-      load_row(pool + value_offset(shape, part.tokens[token].x, kvHead), lane, v[a]);
-    }
+  for (int h = 0; h < kPassHeads; h++) {
+    if (lane.first == 0) part.totals[lane.group][h] = make_float2(sums.greatest[h], sums.total[h]);
 #pragma unroll
-    for (int a = 0; a < kAhead; a++) {
-      const int token = base + a * kGroups + lane.group;
-      if (token >= count) break;
-      const float4 four = *reinterpret_cast<const float4 *>(part.scores[token]);
-      const float weights[kPassHeads] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int h = 0; h < kPassHeads; h++) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) sums[h][i] += weights[h] * v[a][i];
-      }
-    }
-  }
-  if (lane.isUsed) {
-#pragma unroll
-    for (int h = 0; h < kPassHeads; h++) {
-#pragma unroll
-      for (int i = 0; i < 8; i++) part.sums[lane.group][h][lane.first + i] = sums[h][i];
+    for (int i = 0; i < 8; i++) {
+      if (lane.isUsed) part.sums[lane.group][h][lane.first + i] = sums.values[h][i];
     }
   }
   __syncthreads();
+}
+
+/* A thread's number of the part's sum over its groups of lanes, and the head's greatest score and total. */
+__device__ __forceinline__ float merge_groups(const Part &part, int head, int d, float2 &total) {
+  float greatest = kLeastScore, sum = 0, all = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; g++) greatest = fmaxf(greatest, part.totals[g][head].x);
+#pragma unroll
+  for (int g = 0; g < kGroups; g++) {
+    const float weight = exp2_fast(part.totals[g][head].x - greatest);
+    sum += weight * part.sums[g][head][d], all += weight * part.totals[g][head].y;
+  }
+  total = make_float2(greatest, all);
+  return sum;
 }
 
 /* The thread block's tokens: those of the list, and behind them those of the tail. */
@@ -226,7 +248,7 @@ __device__ __forceinline__ void merge_parts(const float *partials, const float2 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 3 : 5)
 attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations, const bf16 *pool,
               const int2 *lists, int listStride, int queryHeads, int kvHeads, int rotaryDim, int blockTokens,
               float scaleLog2, int maxSplits, bf16 *out, float *partials, float2 *partialSums, int *arrivals) {
@@ -246,16 +268,12 @@ attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const fl
   const size_t own = (size_t(index) * maxSplits + blockIdx.x) * queryHeads + kvHead * group;
   for (int pass = 0; pass < group; pass += kPassHeads) {
     const int heads = min(kPassHeads, group - pass);
-    score_tokens(part, count, q + pass * HEAD_DIM, heads, rotations, entry.position, pool, shape, kvHead, scaleLog2);
-    weigh(part, count);
-    add_values(part, count, pool, shape, kvHead);
+    add_tokens(part, count, q + pass * HEAD_DIM, heads, rotations, entry.position, pool, shape, kvHead, scaleLog2);
     for (int i = threadIdx.x; i < heads * HEAD_DIM; i += kThreads) {
-      float sum = 0;
-#pragma unroll
-      for (int g = 0; g < kGroups; g++) sum += part.sums[g][i / HEAD_DIM][i % HEAD_DIM];
-      partials[(own + pass) * HEAD_DIM + i] = sum;
+      float2 total;
+      partials[(own + pass) * HEAD_DIM + i] = merge_groups(part, i / HEAD_DIM, i % HEAD_DIM, total);
+      if (i % HEAD_DIM == 0) partialSums[own + pass + i / HEAD_DIM] = total;
     }
-    if (int(threadIdx.x) < heads) partialSums[own + pass + threadIdx.x] = part.totals[threadIdx.x];
     __syncthreads();
   }
   if (!is_last(arrivals + blockIdx.y, splits)) return;
