@@ -44,8 +44,8 @@
  * SINKS AND CAPS. A head with a sink s divides by e^s more than its scores' exponentials add up to: part of its attention
  * goes to no token. With a score_cap c, a score x is c tanh(x / c).
  *
- * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
- * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
+ * DETERMINISM. A row's output depends on its own q, its segment list, the stored K and V, and whether it is of a prompt or
+ * generated: bit for bit the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
  * one fused-multiply-add chain over ascending dimensions, each output one chain over ascending tokens inside a
  * section of 256 tokens counted from the segment's first block, and sections are merged in segment order. AMX sums up in
  * an order of its own inside 32 dimensions or tokens, the same for one row and for many. Only the instruction set, the KV
@@ -89,8 +89,8 @@ enum spg_status {
 };
 
 /*
- * AMX is for products, and for attention in pools where 7 query heads or more share a KV head; everything else runs as with
- * AVX-512. AVX2 and AVX-512 multiply int8 by VNNI where there is any;
+ * AMX is for products, for attention of prompts' rows, and for that of generated ones in pools where 7 query heads or more
+ * share a KV head; everything else runs as with AVX-512. AVX2 and AVX-512 multiply int8 by VNNI where there is any;
  * the last two do without it, as older processors have to.
  */
 enum spg_isa {
@@ -193,12 +193,14 @@ SPG_API int64_t spg_pool_resident_bytes(const spg_pool *pool);
 
 /*
  * The plan of one step; see Batch for the meaning. positions, slots: [row_count]; piece_rows, piece_segments:
- * [piece_count + 1]; the segment arrays: [segment_count]; block_ids: [block_id_count]. segment_positions may be null where
+ * [piece_count + 1]; the segment arrays: [segment_count]; block_ids: [block_id_count]. piece_generated, [piece_count]: 0
+ * of a prompt's rows, anything else of generated ones; null where all are a prompt's. segment_positions may be null where
  * no layer slides. The last segment of a piece must lead to exactly the slots of its rows, and no slot may be written
  * twice.
  */
 SPG_API int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *slots, int32_t row_count,
-                               const int32_t *piece_rows, const int32_t *piece_segments, int32_t piece_count,
+                               const int32_t *piece_rows, const int32_t *piece_segments,
+                               const int32_t *piece_generated, int32_t piece_count,
                                const int32_t *segment_block_starts, const int32_t *segment_first_tokens,
                                const int32_t *segment_token_counts, const int32_t *segment_offsets,
                                const int32_t *segment_positions, int32_t segment_count, const int32_t *block_ids, int32_t block_id_count);

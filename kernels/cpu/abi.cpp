@@ -50,22 +50,48 @@ bool choose_kernels(int32_t isa, spg_context &context) {
 }
 
 /*
- * AMX takes K and V apart before it multiplies, which takes as long as 6 queries take without it. Whether the few rows of a
- * decode gain by it hangs on how many heads share K and V; so a pool has one way of computing, and no row's bits depend on
- * how many rows are beside it. (Measured on an Intel Xeon: by AMX a decode of 6 heads takes twice as long and one of 7 a
- * sixth less; prompts take half as long or less with any number.)
+ * AMX takes K and V apart before it multiplies, which takes as long as 6 queries take without it. Prompts gain by it, and
+ * the few rows of a decode where many heads share K and V. What a row is, and not how many are beside it, says which kernels
+ * attend for it, so no row's bits depend on the others. (Measured on an Intel Xeon: by AMX a decode of 6 heads takes twice
+ * as long and one of 7 a sixth less; prompts take half as long or less with any number.)
  */
 constexpr int kLeastTileGroup = 7;
 
-const KernelTable *kernels_for(const spg_context &context, const PoolView &view) {
-  return context.tileKernels && view.group >= kLeastTileGroup ? context.tileKernels : context.kernels;
+Attender attender_of(const PoolView &view, Rows rows, const KernelTable *kernels) {
+  Attender attender;
+  attender.rows = rows;
+  attender.kernels = kernels;
+  attender.view = view;
+  attender.view.costs = kernels->costs;
+  return attender;
 }
 
-/* Prepares the work list and the cos/sin rows of a checked step. */
+/* Opens the attenders of a pool whose view is complete, and memory for each thread. Throws std::bad_alloc. */
+void open_attenders(spg_pool &pool) {
+  const KernelTable *vectors = pool.context->kernels, *tiles = pool.context->tileKernels;
+  if (!tiles || pool.view.group >= kLeastTileGroup) {
+    pool.attenders.push_back(attender_of(pool.view, kAllRows, tiles ? tiles : vectors));
+  } else {
+    pool.attenders.push_back(attender_of(pool.view, kPromptRows, tiles));
+    pool.attenders.push_back(attender_of(pool.view, kGeneratedRows, vectors));
+  }
+  for (const Attender &attender : pool.attenders) {
+    const size_t floats = (attender.kernels->scratchFloats(attender.view) + 15) / 16 * 16;
+    pool.scratchFloats = std::max(pool.scratchFloats, floats);
+  }
+  pool.scratch.reserve(pool.scratchFloats * pool.context->threads->size());
+}
+
+/* Prepares the work lists and the cos/sin rows of a checked step. */
 void prepare(spg_pool &pool) {
   const StepView &step = pool.step.view;
-  plan_step(pool.view, pool.context->threads->size(), pool.step);
-  pool.partials.reserve(std::max(pool.step.list.partialFloats, pool.step.slidingList.partialFloats));
+  size_t partialFloats = 0, slidingFloats = 0;
+  for (Attender &attender : pool.attenders) {
+    plan_step(pool.step, pool.context->threads->size(), attender);
+    partialFloats += attender.work.list.partialFloats;
+    slidingFloats += attender.sliding.list.partialFloats;
+  }
+  pool.partials.reserve(std::max(partialFloats, slidingFloats));
   for (int piece = 0; piece < step.pieces; piece++) {
     for (int row = step.pieceRows[piece]; row < step.pieceRows[piece + 1]; row++) {
       for (const std::unique_ptr<RopeTable> &rope : pool.ropes) {
@@ -178,8 +204,7 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
   try {
     auto pool = std::make_unique<spg_pool>();
     pool->context = context;
-    pool->kernels = kernels_for(*context, view);
-    if (pool->kernels) view.costs = pool->kernels->costs;
+    pool->kernels = context->kernels;
     pool->view = view;
     pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
     pool->bytes = bytes;
@@ -195,8 +220,7 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
     }
     if (context->kernels) {
       make_rope_tables(*pool);
-      pool->scratchFloats = (pool->kernels->scratchFloats(view) + 15) / 16 * 16;
-      pool->scratch.reserve(pool->scratchFloats * context->threads->size());
+      open_attenders(*pool);
     }
     *out = pool.release();
     return SPG_OK;
@@ -222,13 +246,14 @@ int64_t spg_pool_resident_bytes(const spg_pool *pool) {
 }
 
 int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *slots, int32_t row_count,
-                       const int32_t *piece_rows, const int32_t *piece_segments, int32_t piece_count,
+                       const int32_t *piece_rows, const int32_t *piece_segments, const int32_t *piece_generated,
+                       int32_t piece_count,
                        const int32_t *segment_block_starts, const int32_t *segment_first_tokens,
                        const int32_t *segment_token_counts, const int32_t *segment_offsets,
                        const int32_t *segment_positions, int32_t segment_count, const int32_t *block_ids,
                        int32_t block_id_count) {
   if (!pool) return SPG_E_NULL;
-  const StepArguments plan{positions, slots, row_count, piece_rows, piece_segments, piece_count, segment_block_starts,
+  const StepArguments plan{positions, slots, row_count, piece_rows, piece_segments, piece_generated, piece_count, segment_block_starts,
                            segment_first_tokens, segment_token_counts, segment_offsets, segment_positions,
                            segment_count, block_ids, block_id_count};
   pool->step.ready = false;

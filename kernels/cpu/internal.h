@@ -128,6 +128,8 @@ struct StepView {
   /* Tokens that a row sees, itself included; 0: all that its segments let it see. */
   int window;
   const int32_t *positions, *slots, *pieceRows, *pieceSegments;
+  /* [pieces] not 0: of generated rows. Null: all are a prompt's. */
+  const int32_t *pieceGenerated;
   const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *blockIds;
   /* Null where no layer slides. */
   const int32_t *segmentPositions;
@@ -197,6 +199,9 @@ struct TokenCopies {
   const int32_t *sourceSlots, *targetSlots, *deltas;
   int count;
 };
+
+/* Which pieces' rows a work list is of. */
+enum Rows { kAllRows, kPromptRows, kGeneratedRows };
 
 /* Memory shared by the items of a step. */
 struct SharedState {

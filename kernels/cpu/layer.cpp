@@ -19,9 +19,21 @@ constexpr int kSerialFloats = 65536;
 
 struct Job {
   spg_pool &pool;
-  const StepView &view;
   const LayerCall &call;
+};
+
+/* Tasks of one attender. */
+struct AttendPart {
+  const Attender *attender;
+  const StepView *view;
   SharedState shared;
+  int tasks;
+};
+
+struct AttendJob {
+  spg_pool &pool;
+  const LayerCall &call;
+  AttendPart parts[kMostAttenders];
 };
 
 void write_task(void *argument, int task, int) {
@@ -32,9 +44,12 @@ void write_task(void *argument, int task, int) {
 }
 
 void attend_task(void *argument, int task, int thread) {
-  const Job &job = *static_cast<const Job *>(argument);
+  const AttendJob &job = *static_cast<const AttendJob *>(argument);
   float *scratch = job.pool.scratch.data() + thread * job.pool.scratchFloats;
-  job.pool.kernels->attendTask(job.pool.view, job.view, job.call, job.shared, task, scratch);
+  const AttendPart *part = job.parts;
+  for (; task >= part->tasks; part++) task -= part->tasks;
+  const Attender &attender = *part->attender;
+  attender.kernels->attendTask(attender.view, *part->view, job.call, part->shared, task, scratch);
 }
 
 void deviate_task(void *argument, int task, int) {
@@ -79,7 +94,7 @@ bool is_small(const PoolView &view, int64_t heads) {
 
 void write_rows(spg_pool &pool, const LayerCall &call) {
   if (!pool.kernels) return reference::write_kv(pool.view, pool.step.view, call);
-  Job job{pool, pool.step.view, call, {}};
+  Job job{pool, call};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, write_task);
 }
@@ -93,7 +108,7 @@ void run_write_kv(spg_pool &pool, const LayerCall &call) {
 
 void run_deviations(spg_pool &pool, const LayerCall &call) {
   if (!pool.kernels) return reference::deviations(pool.view, pool.step.view, call);
-  Job job{pool, pool.step.view, call, {}};
+  Job job{pool, call};
   const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
   run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
 }
@@ -130,12 +145,20 @@ void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
 
 void run_attend(spg_pool &pool, const LayerCall &call) {
   if (!pool.kernels) return reference::attend(pool.view, pool.step.view, call);
-  const bool isSliding = slides(pool.view, call.layer);
-  const StepView &view = isSliding ? pool.step.slidingView : pool.step.view;
-  WorkList &list = isSliding ? pool.step.slidingList : pool.step.list;
-  Job job{pool, view, call, {pool.partials.data(), list.pending.data()}};
+  AttendJob job{pool, call, {}};
+  AttendPart *part = job.parts;
+  float *partials = pool.partials.data();
+  double costNs = 0;
+  int tasks = 0;
+  for (Attender &attender : pool.attenders) {
+    Planned &work = slides(pool.view, call.layer) ? attender.sliding : attender.work;
+    *part = {&attender, &work.view, {partials, work.list.pending.data()}, work.view.itemCount * pool.view.kvHeads};
+    partials += work.list.partialFloats;
+    costNs += work.list.costNs;
+    tasks += part++->tasks;
+  }
   const double least = pool.context->threads->held() ? kSerialNsHeld : kSerialNs;
-  run_tasks(pool, &job, view.itemCount * pool.view.kvHeads, list.costNs < least, attend_task);
+  run_tasks(pool, &job, tasks, costNs < least, attend_task);
 }
 
 }

@@ -30,11 +30,11 @@ constexpr double kSmallestItemNs = 10000;
 
 class Planner {
  public:
-  Planner(const PoolView &pool, int threads, const StepView &view, WorkList &list)
-      : pool_(pool), threads_(threads), view_(view), list_(list) {}
+  Planner(const PoolView &pool, Rows rows, int threads, const StepView &view, WorkList &list)
+      : pool_(pool), rows_(rows), threads_(threads), view_(view), list_(list) {}
 
   void plan() {
-    for (int piece = 0; piece < view_.pieces; piece++) add_piece(piece);
+    for (int piece = 0; piece < view_.pieces; piece++) has(piece) ? add_piece(piece) : leave_out(piece);
     list_.costNs = 0;
     for (int tile = 0; tile < tile_count(); tile++) list_.costNs += tile_ns(tile) * pool_.kvHeads;
     /* With four items or more for each thread, little time is lost waiting at the end. */
@@ -46,6 +46,18 @@ class Planner {
   }
 
  private:
+  bool has(int piece) const {
+    const bool isGenerated = view_.pieceGenerated && view_.pieceGenerated[piece] != 0;
+    return rows_ == kAllRows || (rows_ == kGeneratedRows) == isGenerated;
+  }
+
+  /* Its segments have no sections, so that those of others keep their places. */
+  void leave_out(int piece) {
+    for (int s = view_.pieceSegments[piece]; s < view_.pieceSegments[piece + 1]; s++) {
+      list_.segmentSections.push_back(static_cast<int>(list_.sections.size()));
+    }
+  }
+
   int tile_count() const { return static_cast<int>(list_.tiles.size()); }
 
   /* How many tokens of a section any row of a tile sees; 0 or less: none. */
@@ -254,6 +266,7 @@ class Planner {
   }
 
   const PoolView &pool_;
+  const Rows rows_;
   const int threads_;
   const StepView &view_;
   WorkList &list_;
@@ -261,7 +274,8 @@ class Planner {
   std::vector<Candidate> candidates_;
 };
 
-void plan_list(const PoolView &pool, int threads, StepView &view, WorkList &list) {
+void plan_work(const Attender &attender, int threads, Planned &work) {
+  WorkList &list = work.list;
   list.sections.clear();
   list.tiles.clear();
   list.members.clear();
@@ -269,7 +283,8 @@ void plan_list(const PoolView &pool, int threads, StepView &view, WorkList &list
   list.segmentSections.clear();
   list.pending.clear();
   list.partialFloats = 0;
-  Planner(pool, threads, view, list).plan();
+  Planner(attender.view, attender.rows, threads, work.view, list).plan();
+  StepView &view = work.view;
   view.sections = list.sections.data();
   view.tiles = list.tiles.data();
   view.members = list.members.data();
@@ -279,13 +294,13 @@ void plan_list(const PoolView &pool, int threads, StepView &view, WorkList &list
 
 }
 
-void plan_step(const PoolView &pool, int threads, Step &step) {
-  step.view.window = 0;
-  plan_list(pool, threads, step.view, step.list);
-  if (pool.window == 0) return;
-  step.slidingView = step.view;
-  step.slidingView.window = pool.window;
-  plan_list(pool, threads, step.slidingView, step.slidingList);
+void plan_step(const Step &step, int threads, Attender &attender) {
+  attender.work.view = step.view;
+  plan_work(attender, threads, attender.work);
+  if (attender.view.window == 0) return;
+  attender.sliding.view = step.view;
+  attender.sliding.view.window = attender.view.window;
+  plan_work(attender, threads, attender.sliding);
 }
 
 }

@@ -46,8 +46,10 @@ struct spg_pool {
   ~spg_pool() { spg::unmap_pages(view.data, bytes); }
 
   spg_context *context = nullptr;
-  /* Those of the context's kernels that suit the pool's heads; null when the reference kernels run. */
+  /* Null when the reference kernels run. */
   const spg::KernelTable *kernels = nullptr;
+  /* Who attends: one for all rows, or one for prompts' and one for generated ones. None with the reference kernels. */
+  std::vector<spg::Attender> attenders;
   spg::PoolView view{};
   size_t bytes = 0;
   std::vector<double> inverseFrequencies;

@@ -121,6 +121,8 @@ void copy_step(const StepArguments &plan, Step &step) {
   copy(step.slots, plan.slots, plan.rows, view.slots);
   copy(step.pieceRows, plan.pieceRows, plan.pieces + 1, view.pieceRows);
   copy(step.pieceSegments, plan.pieceSegments, plan.pieces + 1, view.pieceSegments);
+  view.pieceGenerated = nullptr;
+  if (plan.pieceGenerated) copy(step.pieceGenerated, plan.pieceGenerated, plan.pieces, view.pieceGenerated);
   copy(step.segmentBlockStarts, plan.segmentBlockStarts, plan.segments, view.segmentBlockStarts);
   copy(step.segmentFirstTokens, plan.segmentFirstTokens, plan.segments, view.segmentFirstTokens);
   copy(step.segmentTokenCounts, plan.segmentTokenCounts, plan.segments, view.segmentTokenCounts);

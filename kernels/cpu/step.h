@@ -12,7 +12,7 @@ namespace spg {
 struct StepArguments {
   const int32_t *positions, *slots;
   int32_t rows;
-  const int32_t *pieceRows, *pieceSegments;
+  const int32_t *pieceRows, *pieceSegments, *pieceGenerated;
   int32_t pieces;
   const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *segmentPositions;
   int32_t segments;
@@ -36,14 +36,31 @@ struct WorkList {
   double costNs = 0;
 };
 
+struct Planned {
+  StepView view{};
+  WorkList list;
+};
+
+/* One for prompts' rows and one for generated rows. */
+constexpr int kMostAttenders = 2;
+
+/* The kernels that attend for some rows. */
+struct Attender {
+  Rows rows = kAllRows;
+  const KernelTable *kernels = nullptr;
+  /* The pool, with what its work costs by these kernels. */
+  PoolView view{};
+  /* In layers that see all, and in those that slide. */
+  Planned work, sliding;
+};
+
 struct Step {
   bool ready = false;
-  /* Of layers that see all, and of those that slide. */
-  StepView view{}, slidingView{};
-  std::vector<int32_t> positions, slots, pieceRows, pieceSegments;
+  /* Without a work list. */
+  StepView view{};
+  std::vector<int32_t> positions, slots, pieceRows, pieceSegments, pieceGenerated;
   std::vector<int32_t> segmentBlockStarts, segmentFirstTokens, segmentTokenCounts, segmentOffsets, segmentPositions;
   std::vector<int32_t> blockIds;
-  WorkList list, slidingList;
   /* Which step or copy wrote a slot last; so a step in which a slot has two writers is found and refused. */
   std::vector<uint32_t> slotStamps;
   uint32_t stamp = 0;
@@ -57,8 +74,8 @@ uint32_t fresh_stamp(const PoolView &pool, Step &step);
 int32_t check_copies(const TokenCopies &copies, const PoolView &pool, Step &step);
 /* Copies a checked plan. */
 void copy_step(const StepArguments &plan, Step &step);
-/* Makes the work lists of a copied plan for this many threads. */
-void plan_step(const PoolView &pool, int threads, Step &step);
+/* Makes an attender's work lists of a copied plan for this many threads. */
+void plan_step(const Step &step, int threads, Attender &attender);
 
 }
 

@@ -42,6 +42,7 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     slots: Int32Array.of(20, 21),
     pieceRows: Int32Array.of(0, 2),
     pieceSegments: Int32Array.of(0, 1),
+    pieceGenerated: Int32Array.of(0),
     segmentBlockStarts: Int32Array.of(0),
     segmentFirstTokens: Int32Array.of(0),
     segmentTokenCounts: Int32Array.of(10),
@@ -62,6 +63,7 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     slots: Int32Array.of(15, 4, 15, 4, 5),
     pieceRows: Int32Array.of(0, 2, 5),
     pieceSegments: Int32Array.of(0, 3, 6),
+    pieceGenerated: Int32Array.of(0, 0),
     // blocks: 7 | 0 5 | 3 1, once for both pieces
     segmentBlockStarts: Int32Array.of(0, 1, 3, 0, 1, 3),
     segmentFirstTokens: Int32Array.of(0, 1, 0, 0, 1, 0),
@@ -71,6 +73,25 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     blockIds: Int32Array.of(7, 0, 5, 3, 1),
     logitRows: Int32Array.of(4),
   });
+});
+
+test("a piece of a prompt's last tokens and generated ones becomes two, of which the second has the logits", () => {
+  const request = makeRequest();
+  const question = request.runs[2];
+  question.blocks.push(...([3, 1, 2] as BlockId[]));
+  for (const tokenId of [70, 71]) question.append(tokenId);
+  const build = (firstToken: number, rowCount: number) =>
+    new BatchBuilder(4).build([{ request, run: question, firstToken, rowCount, wantsLogits: true }]);
+  const prompt = question.promptTokens;
+  const across = build(prompt - 2, 4);
+  expect([...across.pieceRows]).toEqual([0, 2, 4]);
+  expect([...(across.pieceGenerated ?? [])]).toEqual([0, 1]);
+  expect([...across.logitRows]).toEqual([3]);
+  // The first part sees the run up to its own last row.
+  const own = [...across.pieceSegments.slice(1)].map((end) => across.segmentTokenCounts[end - 1]);
+  expect(own).toEqual([prompt, prompt + 2]);
+  expect([...(build(prompt, 2).pieceGenerated ?? [])]).toEqual([1]);
+  expect([...(build(prompt - 2, 2).pieceGenerated ?? [])]).toEqual([0]);
 });
 
 test("the memory of one step is used again by the next", () => {

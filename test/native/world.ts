@@ -30,6 +30,8 @@ export interface Piece {
   readonly rowCount: number;
   readonly seen: readonly Segment[];
   readonly own: Segment;
+  /** Its rows were generated; default: they came with a prompt. */
+  readonly isGenerated?: boolean;
 }
 
 /** The struct of arrays of some pieces. */
@@ -60,6 +62,7 @@ export function batchOf(pieces: readonly Piece[], blockTokens: number): Attentio
     slots: Int32Array.from(slots),
     pieceRows: Int32Array.from(pieceRows),
     pieceSegments: Int32Array.from(pieceSegments),
+    pieceGenerated: Int32Array.from(pieces, ({ isGenerated }) => (isGenerated ? 1 : 0)),
     segmentBlockStarts: Int32Array.from(starts),
     segmentFirstTokens: Int32Array.from(segments, (segment) => segment.firstToken),
     segmentTokenCounts: Int32Array.from(segments, (segment) => segment.tokenCount),
@@ -139,7 +142,7 @@ export function randomWorld(random: Random, options: KvPoolOptions, limits = sma
       return { ...chain, tokenCount, offset: position() };
     });
     const own = { ...takeRun(rowCount + random.pick([0, random.integer(0, limits.tokens)])), offset: 0 };
-    const piece = { firstPosition: position(), rowCount, seen, own };
+    const piece = { firstPosition: position(), rowCount, seen, own, isGenerated: random.integer(0, 1) === 1 };
     return options.window === undefined ? piece : placed(random, piece, options.window.tokens);
   });
   const batch = batchOf(pieces, blockTokens);

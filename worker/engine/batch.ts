@@ -44,6 +44,7 @@ export class BatchBuilder {
   readonly #slots = new IntList();
   readonly #pieceRows = new IntList();
   readonly #pieceSegments = new IntList();
+  readonly #pieceGenerated = new IntList();
   readonly #segmentBlockStarts = new IntList();
   readonly #segmentFirstTokens = new IntList();
   readonly #segmentTokenCounts = new IntList();
@@ -61,8 +62,14 @@ export class BatchBuilder {
     this.#blockTokens = blockTokens;
     this.#choices = new ChoiceBuilder(blockTokens);
     const rows = [this.#tokenIds, this.#positions, this.#slots, this.#logitRows];
-    const pieces = [this.#pieceRows, this.#pieceSegments, this.#blockIds, this.#segmentBlockStarts];
-    const segments = [this.#segmentFirstTokens, this.#segmentTokenCounts, this.#segmentOffsets, this.#segmentPositions];
+    const pieces = [this.#pieceRows, this.#pieceSegments, this.#pieceGenerated, this.#blockIds];
+    const segments = [
+      this.#segmentBlockStarts,
+      this.#segmentFirstTokens,
+      this.#segmentTokenCounts,
+      this.#segmentOffsets,
+      this.#segmentPositions,
+    ];
     this.#all = [...rows, ...pieces, ...segments];
   }
 
@@ -82,6 +89,7 @@ export class BatchBuilder {
       slots: this.#slots.view(),
       pieceRows: this.#pieceRows.view(),
       pieceSegments: this.#pieceSegments.view(),
+      pieceGenerated: this.#pieceGenerated.view(),
       segmentBlockStarts: this.#segmentBlockStarts.view(),
       segmentFirstTokens: this.#segmentFirstTokens.view(),
       segmentTokenCounts: this.#segmentTokenCounts.view(),
@@ -92,13 +100,23 @@ export class BatchBuilder {
     };
   }
 
-  #addPiece({ request, run, firstToken, rowCount, wantsLogits, sparse }: Piece): void {
+  /** After a preemption a piece may have both tokens of a prompt and generated ones: they are two then. */
+  #addPiece(piece: Piece): void {
+    const { run, firstToken, rowCount } = piece;
+    const promptRows = run.promptTokens - firstToken;
+    if (promptRows <= 0 || promptRows >= rowCount) return this.#addPart(piece, promptRows <= 0);
+    this.#addPart({ ...piece, rowCount: promptRows, wantsLogits: false, sparse: undefined }, false);
+    this.#addPart({ ...piece, firstToken: run.promptTokens, rowCount: rowCount - promptRows }, true);
+  }
+
+  #addPart({ request, run, firstToken, rowCount, wantsLogits, sparse }: Piece, isGenerated: boolean): void {
     if (sparse !== undefined) {
       run.seen ??= this.#seenBy(run, request);
       this.#choices.add(this.#pieceRows.length, sparse, run.seen, run.blocks);
     }
     this.#pieceRows.push(this.#tokenIds.length);
     this.#pieceSegments.push(this.#segmentOffsets.length);
+    this.#pieceGenerated.push(isGenerated ? 1 : 0);
     const end = firstToken + rowCount;
     this.#addRows(run, firstToken, end);
     if (sparse?.tailToken === undefined) this.#addSegments(run, request, end);

@@ -34,7 +34,8 @@ const isaCodes = {
 const isas = ["amx", "avx512", "avx2", "reference"] as const;
 /**
  * The instruction set: "auto" takes the best that the CPU has and the system allows, "reference" is the slow oracle.
- * AMX multiplies matrices, and attends where 7 query heads or more share a KV head; all else is then AVX-512.
+ * AMX multiplies matrices, and attends for prompts, and for generated tokens where 7 query heads or more share a KV head;
+ * all else is then AVX-512.
  */
 export type Isa = keyof typeof isaCodes;
 

@@ -189,6 +189,7 @@ export class KvPool {
     assertLength("blockIds", batch.blockIds, 1);
     assertSameLength("slots", batch.slots, rowCount);
     assertSameLength("pieceSegments", batch.pieceSegments, pieceCount + 1);
+    if (batch.pieceGenerated) assertSameLength("pieceGenerated", batch.pieceGenerated, pieceCount);
     assertSameLength("segmentBlockStarts", batch.segmentBlockStarts, segmentCount);
     assertSameLength("segmentFirstTokens", batch.segmentFirstTokens, segmentCount);
     assertSameLength("segmentTokenCounts", batch.segmentTokenCounts, segmentCount);
@@ -200,6 +201,7 @@ export class KvPool {
       rowCount,
       batch.pieceRows,
       batch.pieceSegments,
+      batch.pieceGenerated ?? null,
       pieceCount,
       batch.segmentBlockStarts,
       batch.segmentFirstTokens,

@@ -23,7 +23,10 @@ const symbols = {
   spg_pool_bytes: { args: ["ptr"], returns: "i64" },
   spg_pool_resident_bytes: { args: ["ptr"], returns: "i64" },
   spg_step_begin: {
-    args: ["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "i32", "ptr", "ptr", "ptr", "ptr", "ptr", "i32", "ptr", "i32"],
+    args: [
+      ...(["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "ptr", "i32"] as const),
+      ...(["ptr", "ptr", "ptr", "ptr", "ptr", "i32", "ptr", "i32"] as const),
+    ],
     returns: "i32",
   },
   spg_attention: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr", "ptr"], returns: "i32" },

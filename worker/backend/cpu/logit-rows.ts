@@ -20,6 +20,7 @@ export function reduceToLogitRows(batch: Batch): Batch {
     slots: pick(batch.slots),
     pieceRows: Int32Array.from({ length: rows.length + 1 }, (_, i) => i),
     pieceSegments: new Int32Array(rows.length + 1),
+    ...(batch.pieceGenerated && { pieceGenerated: pieces.map((piece) => batch.pieceGenerated?.[piece] ?? 0) }),
     segmentBlockStarts: new Int32Array(segmentCount),
     segmentFirstTokens: new Int32Array(segmentCount),
     segmentTokenCounts: new Int32Array(segmentCount),
