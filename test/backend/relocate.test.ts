@@ -55,8 +55,9 @@ describe("requests at the same time, each with the documents elsewhere", async (
   test("the answers are those of recomputation", () => {
     expect(exact.moved.size).toBe(together.length);
     expect(oneRounding).toBeGreaterThan(1e-5);
-    // Turned in float32 by an angle in float64: some units in the last place of K, 2^-24, against float16's 2^-11.
-    expect(difference(exact.alone, exact.moved)).toBeLessThan(oneRounding / 100);
+    // Turned in float32 by an angle in float64: some units in the last place of K, 2^-24, against float16's 2^-11. AMX takes
+    // 16 bits of each factor, which a last place may turn over: 2^-15.
+    expect(difference(exact.alone, exact.moved)).toBeLessThan(oneRounding / 16);
     // Rounded once when it was computed, and once or twice more where it was moved to.
     expect(difference(half.alone, half.moved)).toBeLessThan(3 * oneRounding);
   });

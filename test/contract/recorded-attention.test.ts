@@ -35,6 +35,7 @@ class Record {
       batch.slots,
       batch.pieceRows,
       batch.pieceSegments,
+      ...(batch.pieceGenerated ? [batch.pieceGenerated] : []),
       batch.segmentBlockStarts,
       batch.segmentFirstTokens,
       batch.segmentTokenCounts,
@@ -138,19 +139,19 @@ async function recordedSteps({ seed, pipelined, positions, blockCount }: Mode): 
 test.each([
   [
     { seed: 1, pipelined: false, positions: "deferred", blockCount: 64 },
-    "921 b33eacfdcc63ef89abafda878d4f07f4 preemptions 29, found 329, evicted 563",
+    "921 eec0805eb4e031206e38fe1be4b595b5 preemptions 29, found 329, evicted 563",
   ],
   [
     { seed: 2, pipelined: false, positions: "deferred", blockCount: 22 },
-    "971 ff3e86b1ec33922abaa72206263f4f4b preemptions 22, found 198, evicted 512",
+    "971 8dfd122e5b0aa6e377b5aa8fb656e945 preemptions 22, found 198, evicted 512",
   ],
   [
     { seed: 3, pipelined: true, positions: "deferred", blockCount: 40 },
-    "876 4a923278cd73441fb20b10f41710fd97 preemptions 38, found 281, evicted 431",
+    "876 2ce2897b8ef67297bee1b6fbfd601503 preemptions 38, found 281, evicted 431",
   ],
   [
     { seed: 4, pipelined: false, positions: "relocate", blockCount: 40 },
-    "765 7b7eb19400f548c1adf3064d5e7c035b preemptions 34, found 385, evicted 449",
+    "765 6207d310aaa63b0f99c6cadc9430768d preemptions 34, found 385, evicted 449",
   ],
 ] satisfies [Mode, string][])("steps of made requests, %o", async (mode, expected) => {
   expect(await recordedSteps(mode)).toBe(expected);

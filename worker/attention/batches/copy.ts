@@ -22,7 +22,8 @@ export class BatchCopy {
 
   keep(batch: Batch): void {
     const memory = this.#memory;
-    const copy = (name: Exclude<keyof Batch, "pieceGenerated" | "segmentPositions" | "choices">) => copyInto(memory?.[name], batch[name]);
+    const copy = (name: Exclude<keyof Batch, "pieceGenerated" | "segmentPositions" | "choices">) =>
+      copyInto(memory?.[name], batch[name]);
     this.#memory = {
       tokenIds: batch.tokenIds,
       positions: batch.positions,
