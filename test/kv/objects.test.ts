@@ -196,6 +196,23 @@ describe("room", () => {
     expect([first, third].every((row) => files.includes(row?.id ?? ""))).toBe(true);
   });
 
+  test("what comes and goes is told, and not what a start finds", async () => {
+    using rig = new KvRig();
+    const told: unknown[] = [];
+    const note = (...change: readonly unknown[]): void => void told.push(change);
+    const listener = { held: note, loaded: note };
+    await rig.start({ listener });
+    await rig.keep(saltB, 1);
+    const [, b] = rig.tenantIds;
+    const blocks = rig.kv.usage()[0]?.blocks ?? 0;
+    expect([told.splice(0), blocks > 0]).toEqual([[["disk", b, blocks]], true]);
+    await rig.start({ listener });
+    expect([rig.kv.usage()[0]?.blocks, told]).toEqual([blocks, []]);
+    rig.kv.evictTenant(b);
+    await until(() => told.length > 0, "it is told");
+    expect(told).toEqual([["disk", b, -blocks]]);
+  });
+
   test("a tenant's limit is kept by its own files, those used longest ago first; others' stay", async () => {
     using rig = new KvRig();
     await rig.start();
