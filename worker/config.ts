@@ -187,16 +187,6 @@ export function assertHeadFits({ kvType, cudaIndex }: WorkerConfig, headDim: num
   );
 }
 
-/**
- * @param cpuOnlyPart what of the model's layers only the CPU computes, by name
- * @throws WorkerSettingError when there is such a part and the device is a GPU
- */
-export function assertLayersRun({ cudaIndex }: WorkerConfig, cpuOnlyPart: string | undefined): void {
-  if (cudaIndex === undefined || cpuOnlyPart === undefined) return;
-  const problem = `the model has ${cpuOnlyPart}, which the CPU alone computes so far; take "cpu"`;
-  throw new WorkerSettingError("SPANGATE_DEVICES", problem);
-}
-
 /** @throws WorkerSettingError naming the variable. */
 export function parseWorkerConfig(env: Record<string, string | undefined>): WorkerConfig {
   const parsed = schema.safeParse(env);

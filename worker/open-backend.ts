@@ -1,8 +1,8 @@
 /** The backend that the configuration names, with the model it serves. */
 import type { Backend, SparseOptions } from "./backend/backend.ts";
-import { assertHeadFits, assertLayersRun, assertSparseFits, type WorkerConfig, WorkerSettingError } from "./config.ts";
+import { assertHeadFits, assertSparseFits, type WorkerConfig, WorkerSettingError } from "./config.ts";
 import { usualCpuKvBytes } from "./memory-plan.ts";
-import { cpuOnlyPart, type LoadedModel, loadModel, readModelConfig } from "./model/load.ts";
+import { type LoadedModel, loadModel, readModelConfig } from "./model/load.ts";
 
 export interface OpenBackend {
   readonly backend: Backend;
@@ -57,7 +57,6 @@ async function openCuda(config: WorkerConfig, index: number): Promise<OpenBacken
   const mode = modeOf(numericModeOf(isE4m3, isMx8), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
-  assertLayersRun(config, cpuOnlyPart(model.config));
   const { headDim, scoreCap } = model.config;
   const device = await openDevice({ index, headDim, scoreCap, kvElement });
   const { kvBytes, hostKvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;

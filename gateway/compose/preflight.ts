@@ -3,14 +3,13 @@ import { z } from "zod";
 import { programPath } from "../../places/places.ts";
 import {
   assertHeadFits,
-  assertLayersRun,
   assertSparseFits,
   parseWorkerConfig,
   type WorkerConfig,
   WorkerSettingError,
 } from "../../worker/config.ts";
 import { machineBytes, memoryText, type PlannedModel, planMemory } from "../../worker/memory-plan.ts";
-import { cpuOnlyPart, type ModelConfig, readModel } from "../../worker/model/load.ts";
+import { type ModelConfig, readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
 import { type Config, SettingError } from "../config.ts";
 import { openEmbedding } from "../embedding/embedding-service.ts";
@@ -91,7 +90,6 @@ export function checkModels(config: Config, env: Environment): PlannedModel {
 export function checkModelFits(config: Config, env: Environment, model: ModelConfig): void {
   lookAtWorkers(config, env, (worker) => {
     assertHeadFits(worker, model.headDim);
-    assertLayersRun(worker, cpuOnlyPart(model));
     assertSparseFits(worker, model.window !== undefined);
   });
 }

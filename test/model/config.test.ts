@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { cpuOnlyPart, parseModelConfig } from "../../worker/model/config.ts";
+import { parseModelConfig } from "../../worker/model/config.ts";
 import { tinyConfig } from "./folder.ts";
 
 const parse = (change: Record<string, unknown>) => parseModelConfig({ ...tinyConfig, ...change }, "config.json");
@@ -235,12 +235,4 @@ describe("Gemma 3", () => {
   test.each(refused)("is refused with %s", (_, change, message) => {
     expect(() => gemma(change)).toThrow(message);
   });
-});
-
-test("what no GPU computes is named", () => {
-  expect(cpuOnlyPart(parse({}))).toBeUndefined();
-  for (const family of ["Olmo2", "Gemma3", "Gemma2"]) expect(cpuOnlyPart(named(family))).toBeUndefined();
-  expect(cpuOnlyPart(named("Mistral", { sliding_window: 24 }))).toBeUndefined();
-  const experts = { num_experts: 8, num_experts_per_tok: 3, moe_intermediate_size: 48 };
-  expect(cpuOnlyPart(named("Qwen3Moe", experts))).toBe("experts");
 });

@@ -1,6 +1,6 @@
 /** What sets gpt-oss, mixtures of experts, Gemma 2 and other late families apart: defaults, tensors, refusals. */
 import { describe, expect, test } from "bun:test";
-import { cpuOnlyPart, parseModelConfig } from "../../worker/model/config.ts";
+import { parseModelConfig } from "../../worker/model/config.ts";
 import { assertMxfp4Scales, widenMxfp4 } from "../../worker/model/stored-form.ts";
 import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
 import { Weights } from "../../worker/model/weights.ts";
@@ -238,10 +238,4 @@ test("GLM-4-0414, Seed-OSS and Ministral", () => {
   expect(named("Ministral", layers).window).toEqual({ tokens: 9, layers: [false, true] });
   expect(named("Ministral", { sliding_window: 9 }).window?.layers).toEqual([true, true]);
   expect(named("Ministral", { sliding_window: null }).window).toBeUndefined();
-});
-
-test("what no GPU computes of them is named", () => {
-  expect(cpuOnlyPart(gptOss())).toBe("experts");
-  expect(cpuOnlyPart({ ...gptOss(), experts: undefined, window: undefined })).toBe("sinks");
-  expect(cpuOnlyPart(named("SeedOss", { attention_out_bias: true }))).toBeUndefined();
 });

@@ -200,12 +200,6 @@ function capOf(given: number | null | undefined, byDefault: number): number | un
   return given === undefined ? byDefault : (given ?? undefined);
 }
 
-/** What of a model's layers no GPU computes so far, by name; undefined: GPUs compute all. */
-export function cpuOnlyPart({ experts, sinks }: ModelConfig): string | undefined {
-  if (experts) return "experts";
-  return sinks ? "sinks" : undefined;
-}
-
 function parseArchitecture(json: unknown, file: string): Architecture {
   const named = z.looseObject({ architectures: z.array(z.string()).length(1) }).safeParse(json);
   const architecture = named.data?.architectures[0];

@@ -9,7 +9,7 @@ import { ModelError } from "./model-error.ts";
 import { modelNameOf } from "./model-folder.ts";
 import { readJson, Weights } from "./weights.ts";
 
-export { cpuOnlyPart, type ModelConfig } from "./config.ts";
+export type { ModelConfig } from "./config.ts";
 
 export interface LoadedModel {
   readonly id: string;
