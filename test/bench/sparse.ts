@@ -3,8 +3,8 @@
  * the same kernels: every question is answered in every way, over the same KV of its documents. Each row chooses an eighth
  * of its context. Then a decode step of a larger shape over a long context, in turn.
  *
- * Which answers come out does not depend on the machine or on what else it does, so long runs are cut: `--slice 2/16`
- * asks a part of the questions, and `--keep FOLDER` keeps what was answered. A run with all of it there makes the table.
+ * What is scored does not depend on the machine's speed (`ahead` and TOVA: in single answers on the order), so long runs are
+ * cut: `--slice 2/16` asks a part of the questions, and `--keep FOLDER` keeps what was answered. A run with all of it there makes the table.
  */
 import { CommandError } from "../../gateway/cli/support/command.ts";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
