@@ -152,7 +152,8 @@ const mixed: Check = async (open, { vocabSize }, random) => {
   const alone = (await backend.forward(row)).slice();
   const dense = piece(50, 52, 5, [1]);
   const wanted = (await backend.forward(dense)).slice();
-  const logits = await backend.forward(beside(row, dense));
+  // The logits lie in memory that the backend frees.
+  const logits = (await backend.forward(beside(row, dense))).slice();
   await backend.dispose();
   // A step of one row multiplies by other kernels, which round at other places.
   const [own, other] = [

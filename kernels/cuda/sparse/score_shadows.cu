@@ -7,8 +7,9 @@
  *
  * MEMORY. Shadows are read once, 66 bytes a token and KV head of 128 dimensions; scores take 2 bytes a token and query
  * head, and stay in the L2 cache until choose_tokens.cu reads them, so shadows are read past it. Codes are multiplied by
- * matrix instructions for whole numbers, whose order of a head's numbers is that in which lanes have loaded them: products
- * of four numbers at a time (dp4a) took 75 us where the bytes of 8 rows of 32,768 tokens take 32 on an H200.
+ * matrix instructions for whole numbers, whose order of a head's numbers is that in which lanes have loaded them. For 8 rows of
+ * 32,768 tokens it takes 86 us on an H200 where the bytes take 32, and took 75 by products of four numbers (dp4a): what is
+ * waited for is the latency of each unit's loads, one behind the other, so units should be longer and loaded ahead.
  *
  * Thread blocks of 256 are persistent; a unit of one KV head is theirs at a time. Oracle:
  * test/backend/cuda/emulated-sparse.ts.
