@@ -364,7 +364,7 @@ export class TiersWorld {
     for (const { end, isLost, message } of this.#tracks.values()) {
       if (end === undefined && !isLost) throw new Error(`${message.requestId} has no end`);
     }
-    expect(this.disk.openHandles).toBe(0);
+    await this.#settle(() => this.#isQuiet() && this.disk.openHandles === 0);
     if (this.#server.gateway.kv.usage().length > 0) this.audit.checkNothingLeft();
     await this.#stop();
     await this.#settle(() => this.#isQuiet());
