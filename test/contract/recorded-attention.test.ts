@@ -147,7 +147,7 @@ test.each([
   ],
   [
     { seed: 3, pipelined: true, positions: "deferred", blockCount: 40 },
-    "876 2ce2897b8ef67297bee1b6fbfd601503 preemptions 38, found 281, evicted 431",
+    "789 45646695d40b5635e768d5e4a64268e6 preemptions 44, found 275, evicted 469",
   ],
   [
     { seed: 4, pipelined: false, positions: "relocate", blockCount: 40 },

@@ -6,7 +6,7 @@ import { runCampaign } from "./campaign.ts";
 import { faultOf } from "./oracle.ts";
 import { type FuzzWorld, openWorld } from "./world.ts";
 
-const caseCount = effort(1_000, 10_000);
+const caseCount = effort(1_300, 10_000);
 setDefaultTimeout(effort(120_000, 1_200_000));
 
 let world: FuzzWorld;

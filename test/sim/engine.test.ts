@@ -8,7 +8,7 @@ import { testSeed } from "../support/seed.ts";
 import { Simulation, type SimulationMode } from "./engine-world.ts";
 
 const only = process.env.SIM_SEED;
-const seedCount = effort(24, 2_000);
+const seedCount = effort(32, 2_000);
 const firstSeed = only === undefined ? testSeed() : Number(only);
 const endSeed = only === undefined ? firstSeed + seedCount : firstSeed + 1;
 
@@ -51,6 +51,11 @@ const modes: Readonly<Record<string, SimulationMode>> = {
   sparse: { sparse: true },
   "sparse, pipelined": { sparse: true, pipelined: true },
 };
+
+// It waited behind others for their owners' floors, and a step ahead was planned as if it could not be admitted.
+test("a blended prompt that others let pass is not admitted into a step that is planned ahead", async () => {
+  await new Simulation(20262428, modes["sparse, pipelined"]).run(30);
+});
 
 for (const [name, mode] of Object.entries(modes)) {
   test(`engine simulation, ${name}, seeds ${firstSeed} to ${endSeed - 1}`, () => simulate(mode), 10 * 60_000);

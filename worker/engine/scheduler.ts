@@ -134,9 +134,10 @@ export class Scheduler {
     return canScheduleAhead(this.running, admissible, openBlocks(this.#pool, this.running));
   }
 
-  /** Waiting requests that the next step may admit. */
+  /** Waiting requests that the next step may admit: some may be passed over. */
   get admissible(): readonly Request[] {
-    return this.waiting.slice(0, this.#limits.maxRunningRequests - this.running.length);
+    const places = this.#limits.maxRunningRequests - this.running.length;
+    return places <= 0 ? [] : this.waiting.slice(0, places + maxPassed);
   }
 
   /** Takes the request out, wherever it is. Its blocks stay its own until `releaseBlocks`. */
