@@ -8,8 +8,11 @@ export interface LoadCostsOptions {
   readonly nowMs: () => number;
 }
 
-/** What a byte is assumed to take until files were read: 200 MB/s. */
-const firstByteMs = 1 / 200_000;
+/**
+ * What a byte is assumed to take until files were read: 200 MB/s. Where computing is as fast as that no file would ever be
+ * read, so the first bytes are assumed to take no time.
+ */
+const [firstByteMs, triedBytes] = [1 / 200_000, 16 * 1024 * 1024];
 /** What is measured first is what the cost of bytes is drawn back to. */
 const probeBytes = 64 * 1024 * 1024;
 
@@ -36,6 +39,7 @@ export class LoadCosts {
   }
 
   loadMs(bytes: number): number {
+    if (!this.#byteMs.isMeasured && bytes <= triedBytes) return 0;
     return bytes * this.#byteMs.each * this.#slowness();
   }
 

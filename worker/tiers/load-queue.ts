@@ -85,6 +85,11 @@ export class Cost {
     this.#atMs = this.#nowMs();
   }
 
+  /** Whether `each` is no guess any more. */
+  get isMeasured(): boolean {
+    return this.#probed.units > 0;
+  }
+
   get each(): number {
     const { units, ms } = this.#probed;
     if (units === 0) return this.#each;
