@@ -1,7 +1,7 @@
 import { and, asc, count, desc, eq, gt, gte, inArray, lt, lte, or, sql } from "drizzle-orm";
 import { type IngestAttempt, isCurrentAttempt, ofLiveCorpus } from "./corpus-files.ts";
 import { textKeysOf } from "./fragment-texts.ts";
-import { indexFragment, unindexFragment } from "./fts.ts";
+import { indexFragment, mergeFullText, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageOf } from "./page.ts";
@@ -49,6 +49,7 @@ export function insertFragments(
       );
       if (row !== null) indexFragment(db, corpusSeq, row.seq, f.text);
     }
+    mergeFullText(db, corpusSeq);
     return true;
   });
 }

@@ -23,6 +23,11 @@ const [maxWordChars, maxMarkedWordChars] = [128, 32];
 const rankedPerHit = 2;
 const minRanked = 20;
 
+/** Pages of an index that one merge writes, about. */
+const pagesPerMerge = 32;
+/** Segments of one level from which on FTS5 merges them whatever that takes: merges of our own keep far below. */
+const mostSegments = 256;
+
 export interface WordHit {
   readonly seq: number;
   /**
@@ -51,8 +56,24 @@ export function createFullText(db: Db, corpusSeq: number): void {
     db.client.run(
       `create virtual table ${table} using fts5(text, content='', tokenize="porter unicode61 remove_diacritics 2")`,
     );
-    db.client.run(`insert into ${table} (${table}, rank) values ('secure-delete', 1)`);
+    const set = (option: string, value: number) =>
+      db.client.run(`insert into ${table} (${table}, rank) values ('${option}', ${value})`);
+    set("secure-delete", 1);
+    // By itself FTS5 writes up to 700 pages within one insert.
+    set("automerge", 0);
+    set("crisismerge", mostSegments);
   });
+}
+
+/**
+ * Merges a few pages of the segments that inserts leave, each of which a search has to look through. To be called after
+ * every few fragments, so that no call writes many.
+ */
+export function mergeFullText(db: Db, corpusSeq: number): void {
+  const table = tableOf(corpusSeq);
+  db.statement("mergeFullText", () =>
+    db.client.query(`insert into ${table} (${table}, rank) values ('merge', ?)`).run(pagesPerMerge),
+  );
 }
 
 /** The number of blocks of the corpus's index, counted up to `most`; undefined: it has no index. */

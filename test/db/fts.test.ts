@@ -1,17 +1,32 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { statSync } from "node:fs";
+import { join } from "node:path";
 import { type CorpusRow, insertCorpus } from "../../db/corpora.ts";
 import { attachFile, type CorpusFileRow, completeFile } from "../../db/corpus-files.ts";
 import { insertFileOnce } from "../../db/files.ts";
 import { insertFragments, peekFragments, readHits, removeFragments } from "../../db/fragments.ts";
-import { matchExpression, maxSearchTerms, searchFullText as search, searchTerms } from "../../db/fts.ts";
+import {
+  createFullText,
+  indexFragment,
+  matchExpression,
+  maxSearchTerms,
+  mergeFullText,
+  searchFullText as search,
+  searchTerms,
+} from "../../db/fts.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
+import { Random } from "../native/random.ts";
 import { anyCodePoints } from "../support/code-points.ts";
 import { fc } from "../support/fast-check.ts";
+import { folderMaker } from "../support/new-folder.ts";
 
+const newFolder = folderMaker("spangate-words-");
 let db: Db;
 let corpusSeq = 0;
+/** A page of the database with its head in the log. */
+const pageBytes = 4_096 + 24;
 let otherSeq = 0;
 
 const texts = [
@@ -54,6 +69,31 @@ beforeAll(() => {
   otherSeq = corpusOf("b", ["The fox of somebody else."]).corpus.seq;
 });
 afterAll(() => db.close());
+
+test("no few fragments write many pages of an index, however large it is, and its segments stay few", () => {
+  const path = join(newFolder(), "words.db");
+  const words = openDb(path);
+  createFullText(words, 1);
+  const random = new Random(4);
+  const size = () => statSync(`${path}-wal`).size / pageBytes;
+  let most = 0;
+  for (let piece = 0; piece < 500; piece++) {
+    const before = size();
+    words.transaction("index", () => {
+      for (let i = 1; i <= 8; i++) {
+        const text = Array.from({ length: 150 }, () => random.integer(0, 1_000_000)).join(" ");
+        indexFragment(words, 1, piece * 8 + i, text);
+      }
+      mergeFullText(words, 1);
+    });
+    most = Math.max(most, size() - before);
+  }
+  // With the merges that FTS5 makes by itself it is 494; without any it is 1,618 once there are too many segments.
+  expect(most).toBeLessThan(160);
+  const segments = words.client.query<{ n: number }, []>("select count(distinct segid) as n from fts_1_idx").get()?.n;
+  expect(segments).toBeLessThan(40);
+  words.close();
+});
 
 /** With the texts. */
 function searchFullText(...asked: Parameters<typeof search>) {
