@@ -38,6 +38,8 @@ const mark = "signed-in";
 
 export async function lookForSession(): Promise<void> {
   whenSessionEnds((why) => {
+    // Of several requests the first says why: the others may have been sent without the cookie, which is gone then.
+    if (session.value === null) return;
     endedBecause.value = why;
     session.value = null;
     remember(mark, "");
