@@ -1,6 +1,6 @@
 /** The keyboard: `?` lists keys, `g` and a letter go to a page, `/` to the first search field. They can be switched off. */
 import { signal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Dialog } from "./dialog.tsx";
 import { remember, remembered } from "./remembered.ts";
 import { goTo, linkTo } from "./router.ts";
@@ -21,7 +21,8 @@ const isTyping = (target: EventTarget | null): boolean =>
 export function Keys({ pages }: { readonly pages: readonly PageKey[] }) {
   const [isListed, setListed] = useState(false);
   const goneAtMs = useRef(0);
-  useEffect(() => {
+  // Before the page is drawn, so that no key of who sees it is lost.
+  useLayoutEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || !isOn.value) return;
       const page = pages.find(({ letter }) => letter === event.key);
