@@ -23,3 +23,27 @@ export function chainPieces(tokens: Int32Array) {
     };
   };
 }
+
+/**
+ * A row that chooses, and behind it one piece of another chain, in one step.
+ * @param logitRows default: only the first has logits, so rows are left out before the last layer
+ */
+export function beside(row: Batch, other: Batch, logitRows = row.logitRows): Batch {
+  const join = (a: Int32Array, b: Int32Array) => Int32Array.of(...a, ...b);
+  const shifted = (values: Int32Array, by: number) => values.subarray(1).map((value) => value + by);
+  return {
+    ...row,
+    tokenIds: join(row.tokenIds, other.tokenIds),
+    positions: join(row.positions, other.positions),
+    slots: join(row.slots, other.slots),
+    pieceRows: join(row.pieceRows, shifted(other.pieceRows, row.tokenIds.length)),
+    pieceSegments: join(row.pieceSegments, shifted(other.pieceSegments, row.segmentOffsets.length)),
+    segmentBlockStarts: join(row.segmentBlockStarts, Int32Array.of(row.blockIds.length)),
+    segmentFirstTokens: join(row.segmentFirstTokens, other.segmentFirstTokens),
+    segmentTokenCounts: join(row.segmentTokenCounts, other.segmentTokenCounts),
+    segmentOffsets: join(row.segmentOffsets, other.segmentOffsets),
+    ...(row.segmentPositions && { segmentPositions: join(row.segmentPositions, Int32Array.of(0)) }),
+    blockIds: join(row.blockIds, other.blockIds),
+    logitRows,
+  };
+}

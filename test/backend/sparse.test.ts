@@ -9,7 +9,7 @@ import { ModelError } from "../../worker/model/model-error.ts";
 import { tinyConfig, writeModelFolder } from "../model/folder.ts";
 import { Random } from "../native/random.ts";
 import { testSeed } from "../support/seed.ts";
-import { chainPieces } from "./chain-pieces.ts";
+import { beside, chainPieces } from "./chain-pieces.ts";
 
 const options: CpuBackendOptions = {
   weightMode: "float32",
@@ -67,26 +67,6 @@ function sparseRow(position: number, { chosen, mode = "now", flags = 0, blocks =
     blockIds: segmentOf([...bufferBlocks, ...blocks.slice(2)]),
     logitRows: segmentOf([0]),
     choices,
-  };
-}
-
-/** The row, and behind it a piece of another chain that wants no logits: rows are left out before the last layer. */
-function beside(row: Batch, other: Batch): Batch {
-  const join = (a: Int32Array, b: Int32Array) => Int32Array.of(...a, ...b);
-  const shifted = (values: Int32Array, by: number) => values.subarray(1).map((value) => value + by);
-  return {
-    ...row,
-    tokenIds: join(row.tokenIds, other.tokenIds),
-    positions: join(row.positions, other.positions),
-    slots: join(row.slots, other.slots),
-    pieceRows: join(row.pieceRows, shifted(other.pieceRows, 1)),
-    pieceSegments: join(row.pieceSegments, shifted(other.pieceSegments, 2)),
-    segmentBlockStarts: join(row.segmentBlockStarts, Int32Array.of(row.blockIds.length)),
-    segmentFirstTokens: join(row.segmentFirstTokens, other.segmentFirstTokens),
-    segmentTokenCounts: join(row.segmentTokenCounts, other.segmentTokenCounts),
-    segmentOffsets: join(row.segmentOffsets, other.segmentOffsets),
-    segmentPositions: join(row.segmentPositions ?? new Int32Array(), Int32Array.of(0)),
-    blockIds: join(row.blockIds, other.blockIds),
   };
 }
 

@@ -23,7 +23,7 @@ const seed = freshSeed();
 const random = new Random(seed);
 console.log(`seed ${seed}`);
 const isWanted = (part: string) => options.parts.length === 0 || options.parts.includes(part);
-/** Of an H200, as bench and kernels measured them (docs/measurements.md). */
+/** Of an H200: derived from earlier figures in docs/measurements.md, not measured in this run. */
 const rates = { bytesPerSecond: 4.24e12, flopPerSecond: 790e12 };
 
 if (isWanted("kernels")) {

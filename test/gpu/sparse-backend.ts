@@ -5,7 +5,7 @@ import type { Batch } from "../../worker/contract/batch.ts";
 import { type ChoiceMode, choiceFlags, choiceModes } from "../../worker/contract/sparse.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
 import type { ModelConfig } from "../../worker/model/config.ts";
-import { chainPieces } from "../backend/chain-pieces.ts";
+import { beside, chainPieces } from "../backend/chain-pieces.ts";
 import type { Random } from "../native/random.ts";
 import { assertThat } from "./report.ts";
 
@@ -153,7 +153,7 @@ const mixed: Check = async (open, { vocabSize }, random) => {
   const dense = piece(50, 52, 5, [1]);
   const wanted = (await backend.forward(dense)).slice();
   // The logits lie in memory that the backend frees.
-  const logits = (await backend.forward(beside(row, dense))).slice();
+  const logits = (await backend.forward(beside(row, dense, list(0, 2)))).slice();
   await backend.dispose();
   // A step of one row multiplies by other kernels, which round at other places.
   const [own, other] = [
@@ -163,26 +163,6 @@ const mixed: Check = async (open, { vocabSize }, random) => {
   assertThat(Math.max(own, other) < logitRounding, `logits are off by ${own} and ${other}`);
   return `logits off by ${own.toFixed(4)} and ${other.toFixed(4)}`;
 };
-
-/** A row that chooses, and behind it a piece that reads all, in one step. */
-function beside(row: Batch, dense: Batch): Batch {
-  const join = (a: Int32Array, b: Int32Array) => list(...a, ...b);
-  const shifted = (values: Int32Array, by: number) => values.subarray(1).map((value) => value + by);
-  return {
-    ...row,
-    tokenIds: join(row.tokenIds, dense.tokenIds),
-    positions: join(row.positions, dense.positions),
-    slots: join(row.slots, dense.slots),
-    pieceRows: join(row.pieceRows, shifted(dense.pieceRows, 1)),
-    pieceSegments: join(row.pieceSegments, shifted(dense.pieceSegments, 2)),
-    segmentBlockStarts: join(row.segmentBlockStarts, list(row.blockIds.length)),
-    segmentFirstTokens: join(row.segmentFirstTokens, dense.segmentFirstTokens),
-    segmentTokenCounts: join(row.segmentTokenCounts, dense.segmentTokenCounts),
-    segmentOffsets: join(row.segmentOffsets, dense.segmentOffsets),
-    blockIds: join(row.blockIds, dense.blockIds),
-    logitRows: list(0, 2),
-  };
-}
 
 export const sparseBackendChecks = {
   "a row that chooses everything": everything,
