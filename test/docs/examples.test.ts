@@ -6,8 +6,12 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { readSse } from "../../gateway/client/sse.ts";
+import { cacheEvents, kvEvents } from "../../gateway/http/admin/cache-events.ts";
 import { type Example, examples } from "../../gateway/http/openapi/examples.ts";
 import type { Json, JsonObject } from "../../gateway/http/openapi/json.ts";
+import { jobAnswer } from "../../gateway/http/transport/answer-schemas.ts";
+import type { RouteAbout } from "../../gateway/http/transport/route.ts";
 import { readText, repositoryRoot } from "../support/import-graph.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 
@@ -109,17 +113,56 @@ async function answerOf(route: string): Promise<JsonObject> {
   return (await response.json()) as JsonObject;
 }
 
+/** Routes that stream events: /docs shows one of each name that the server sent. */
+const streamed = {
+  "GET /admin/v1/cache/events": cacheEvents,
+  "GET /admin/v1/kv-events": kvEvents,
+  "GET /admin/v1/jobs/:job_id/events": { job: { data: jobAnswer } },
+} as const satisfies Readonly<Record<string, RouteAbout["events"]>>;
+const streamRoutes = Object.keys(streamed) as readonly (keyof typeof streamed)[];
+
+/**
+ * The first event of each name, up to the one that says that all was told, or the stream's end; changes of the cache are
+ * told by the second, so the first may come later. Each event must be as the description says.
+ */
+async function eventsOf(route: keyof typeof streamed, jobId: string): Promise<readonly JsonObject[]> {
+  const { server, tenant } = context.world as World;
+  const path = (route.split(" ")[1] ?? "").replace(":job_id", jobId);
+  const key = path.includes("/jobs/") ? tenant.apiKey : server.adminKey;
+  const response = await fetch(server.url + path, { headers: { authorization: `Bearer ${key}` } });
+  expect(response.status, route).toBe(200);
+  const found = new Map<string, JsonObject>();
+  for await (const sent of readSse(response.body as ReadableStream<Uint8Array>)) {
+    const event = { ...sent, data: JSON.parse(sent.data) as Json };
+    expectDescribed(route, event);
+    if (!found.has(sent.event)) found.set(sent.event, event);
+    if (found.has("current") && (found.has("change") || !("change" in streamed[route]))) break;
+  }
+  return Object.keys(streamed[route])
+    .map((name) => found.get(name))
+    .filter((event) => event !== undefined);
+}
+
+function expectDescribed(route: keyof typeof streamed, event: JsonObject): void {
+  const described: RouteAbout["events"] = streamed[route];
+  const { data } = described?.[String(event.event)] ?? {};
+  expect(data?.safeParse(event.data).error?.issues ?? [], `${route} ${event.event}`).toEqual([]);
+  expect(data, `${route} ${event.event}`).toBeDefined();
+}
+
 /** As it is shown: without ids, long texts and long lists of numbers cut. */
 function shown(value: Json): Json {
   if (typeof value === "string") {
     const named = value.replace(/(req|tenant|file|frag|vs)_?-?[0-9a-z]{24,32}/g, "$1_…");
     return named.length > 240 ? `${named.slice(0, 240)}…` : named;
   }
-  if (Array.isArray(value))
-    return (value.length > 3 && typeof value[0] === "number" ? value.slice(0, 3) : value).map(shown);
+  if (Array.isArray(value)) return (value.length > 3 && isNumberOrKey(value[0]) ? value.slice(0, 3) : value).map(shown);
   if (typeof value !== "object" || value === null) return value;
   return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, shown(field)]));
 }
+
+const isNumberOrKey = (value: Json | undefined): boolean =>
+  typeof value === "number" || (typeof value === "string" && /^[0-9a-f]{32}$/.test(value));
 
 /** Names of fields and types of values; of a list those of its first entry. */
 function shapeOf(value: Json): unknown {
@@ -132,11 +175,20 @@ describe("examples of", () => {
   test("answers that /docs shows have the shape that the server gives them", async () => {
     const found: Record<string, Json> = {};
     for (const route of answered) found[route] = shown(await answerOf(route));
+    const { tenant, storeId } = context.world as World;
+    const prepare = `/admin/v1/vector_stores/${storeId}/prepare`;
+    const { id: jobId } = await tenant.client.json<{ id: string }>("POST", prepare, {});
+    for (const route of streamRoutes) found[route] = shown(await eventsOf(route, jobId));
     // SPANGATE_RECORD=1 takes over what the server says now; `bun run format` lays it out.
     if (process.env.SPANGATE_RECORD === "1") writeFileSync(answersFile, `${JSON.stringify(found, null, 2)}\n`);
     const kept = JSON.parse(readFileSync(answersFile, "utf8")) as JsonObject;
     for (const route of answered) expect(shapeOf(kept[route] ?? null), route).toEqual(shapeOf(found[route] ?? null));
-    expect(Object.keys(kept)).toEqual([...answered]);
+    for (const route of streamRoutes) {
+      const events = kept[route] as readonly JsonObject[];
+      for (const event of events) expectDescribed(route, event);
+      expect(events.map(({ event }) => event)).toEqual((found[route] as typeof events).map(({ event }) => event));
+    }
+    expect(Object.keys(kept)).toEqual([...answered, ...streamRoutes]);
   });
 
   test("the documents are found", () => {
@@ -147,7 +199,7 @@ describe("examples of", () => {
       "docs/api.md",
       "docs/api.md",
     ]);
-    expect([scripts.length, pythons.length]).toEqual([1, 1]);
+    expect([scripts.length, pythons.length]).toEqual([1, 2]);
   });
 
   for (const [index, { file, code }] of shells.entries()) {
@@ -166,17 +218,20 @@ describe("examples of", () => {
     });
   }
 
-  for (const { file, code } of pythons) {
-    test.skipIf(Bun.which("python3") === null)(`${file}, Python`, async () => {
+  for (const [index, { file, code }] of pythons.entries()) {
+    const imported = code.includes("openai") ? "openai" : "json";
+    const isThere = Bun.spawnSync(["python3", "-c", `import ${imported}`]).success;
+    if (!isThere) process.stdout.write(`skipped: python3 with ${imported} is not on this machine\n`);
+    test.skipIf(!isThere)(`${file}, Python ${index + 1}`, async () => {
       const { folder } = context.world as World;
       writeFileSync(join(folder, "example.py"), code);
-      // Where OpenAI's package for Python is not installed, the example is at least Python.
-      const has = await run(["python3", "-c", "import openai"]).then(
-        () => true,
-        () => false,
-      );
-      if (has) expect(await run(["python3", "example.py"])).toContain("3057");
-      else await run(["python3", "-m", "py_compile", "example.py"]);
+      expect(await run(["python3", "example.py"])).toContain("3057");
+    });
+    // Without the package that it imports, it is at least Python.
+    test.skipIf(isThere || Bun.which("python3") === null)(`${file}, Python ${index + 1}, read alone`, async () => {
+      const { folder } = context.world as World;
+      writeFileSync(join(folder, "example.py"), code);
+      await run(["python3", "-m", "py_compile", "example.py"]);
     });
   }
 });

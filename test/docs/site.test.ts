@@ -71,6 +71,12 @@ test("every route is on the page of its resource, with a line that asks for it",
   expect(all.match(/curl -s/g)?.length).toBe(context.world?.routes.length ?? 0);
 });
 
+test("a stream shows the fields of its events, and events as they are sent", async () => {
+  const text = (await (await get("/docs/api/admin")).text()).replaceAll("&#34;", '"');
+  expect(text).toContain("Blocks of the tenant there at the second");
+  expect(text).toMatch(/event: change\nid: [0-9a-f]{16}-\d+\ndata: \{"at":\d+,"blocks":\[\{"tenant_id":"tenant_…"/);
+});
+
 test("a search needs no script, and what is searched for is text", async () => {
   const found = await (await get("/docs/search?q=rotate%20salt")).text();
   expect(found).toContain('href="/docs/');

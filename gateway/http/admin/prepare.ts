@@ -48,7 +48,10 @@ const about = {
     status: 202,
   },
   get: { summary: "Describes a job.", answer: jobAnswer },
-  events: { summary: "Progress of a job; each event is the whole job.", answerTypes: ["text/event-stream"] },
+  events: {
+    summary: "Progress of a job; each event is the whole job.",
+    events: { job: { data: jobAnswer, id: "The job and how far it is." } },
+  },
   cancel: { summary: "Cancels a job.", answer: jobAnswer },
   list: {
     summary: "Facts of a vector store's fragments: tokens, blocks, span key, where they are resident.",

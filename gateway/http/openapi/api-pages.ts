@@ -105,7 +105,9 @@ ${errorsOf(operation)}</article>`;
     });
     const own = fields.length === 0 ? "" : `<dl>${fields.join("")}</dl>`;
     const kinds = ["anyOf", "oneOf", "allOf"].flatMap((key) => (Array.isArray(whole[key]) ? whole[key] : []));
-    const parts = [...kinds, whole.items].filter((part) => typeof part === "object" && part !== null) as JsonObject[];
+    const parts = [...kinds, whole.items, whole.contentSchema].filter(
+      (part) => typeof part === "object" && part !== null,
+    ) as JsonObject[];
     // Each kind of object has its fields; those without are told by the type alone.
     return own + parts.map((part) => this.#fields(part, level, inside)).join("");
   }
@@ -126,11 +128,26 @@ function exampleHtml({ method, path, operation }: ApiEntry): string {
   const line = `<pre tabindex="0"><code>${escaped(curlLine(route, examples[name] ?? {}))}</code></pre>`;
   const answered = (answers as Readonly<Record<string, unknown>>)[name];
   if (answered === undefined) return line;
-  const shown = escaped(JSON.stringify(answered, null, 2));
+  const shown = escaped(route.streams ? eventLines(answered) : JSON.stringify(answered, null, 2));
   return (
     line + folded("What it answered (long texts and lists are cut)", `<pre tabindex="0"><code>${shown}</code></pre>`)
   );
 }
+
+interface ShownEvent {
+  readonly event: string;
+  readonly id?: string;
+  readonly data: unknown;
+}
+
+/** Server-sent events as they are sent. */
+const eventLines = (events: unknown): string =>
+  (events as readonly ShownEvent[])
+    .map(({ event, id, data }) => {
+      const name = id === undefined ? "" : `id: ${id}\n`;
+      return `event: ${event}\n${name}data: ${JSON.stringify(data)}\n`;
+    })
+    .join("\n");
 
 function errorsOf({ responses }: Operation): string {
   const statuses = Object.keys(responses).filter((status) => !status.startsWith("2"));

@@ -3,7 +3,7 @@
 import { z } from "zod";
 import { errorCodes, errorEntry } from "../../base/errors.ts";
 import { yieldToOthers } from "../../base/pace.ts";
-import type { RouteAbout, RouteDeclaration } from "../transport/route.ts";
+import type { EventAbout, RouteAbout, RouteDeclaration } from "../transport/route.ts";
 import type { RouteScope } from "../transport/routes.ts";
 import { FieldDescriber } from "./describe-fields.ts";
 import { parameterTexts } from "./field-texts.ts";
@@ -128,15 +128,21 @@ function successResponse(
   schemas: SchemaTable,
 ): Readonly<Record<string, JsonObject>> {
   const json =
-    about?.answer === undefined && about?.answerTypes !== undefined
+    about?.answer === undefined && (about?.answerTypes ?? about?.events) !== undefined
       ? {}
       : contentOf(
           ["application/json"],
           about?.answer === undefined ? {} : schemas.reference(about.answer, `${operationId}.answer`),
         );
   const other = contentOf(about?.answerTypes ?? [], { type: "string" });
+  const events =
+    about?.events === undefined
+      ? {}
+      : contentOf(["text/event-stream"], schemas.events(about.events, `${operationId}.events`));
   const headers = { "x-request-id": { schema: { type: "string" } } };
-  return { [String(about?.status ?? 200)]: { description: "Done.", headers, content: { ...json, ...other } } };
+  return {
+    [String(about?.status ?? 200)]: { description: "Done.", headers, content: { ...json, ...other, ...events } },
+  };
 }
 
 const contentOf = (mediaTypes: readonly string[], schema: Json): JsonObject =>
@@ -186,6 +192,26 @@ class SchemaTable {
       this.#add(schema, name);
     }
     return { $ref: `#/components/schemas/${used}` };
+  }
+
+  /** One event of a stream, as a choice of its kinds: version 3.1 of the format has no words for a stream of them. */
+  events(events: Readonly<Record<string, EventAbout>>, name: string): JsonObject {
+    const kinds = Object.entries(events).map(([event, { data, id }]): Json => {
+      const contentSchema = this.reference(data, `${name}.${event}`);
+      const properties = {
+        event: { const: event, description: "The event's name." },
+        ...(id !== undefined && { id: { type: "string", description: id } }),
+        data: {
+          type: "string",
+          contentMediaType: "application/json",
+          contentSchema,
+          description: "What it tells, as JSON.",
+        },
+      };
+      return { type: "object", properties, required: ["event", "data"] };
+    });
+    this.components[name] = { oneOf: kinds };
+    return { $ref: `#/components/schemas/${name}` };
   }
 
   #add(schema: z.ZodType, name: string): void {

@@ -25,10 +25,19 @@ export interface RouteAbout {
   readonly answer?: z.ZodType;
   /** Media types of other answers, as streams are. */
   readonly answerTypes?: readonly string[];
+  /** A stream of server-sent events: what the data of each is, by the event's name. */
+  readonly events?: Readonly<Record<string, EventAbout>>;
   /** Status of success: 200 unless given. */
   readonly status?: number;
   /** The path's last parameter takes the rest of the path, slashes too. */
   readonly takesSlashes?: boolean;
+}
+
+export interface EventAbout {
+  /** Of its data, which is JSON. */
+  readonly data: z.ZodType;
+  /** What `id` is for; absent: the event has none. */
+  readonly id?: string;
 }
 
 export interface RouteDeclaration {

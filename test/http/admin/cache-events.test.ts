@@ -1,7 +1,9 @@
 /** GET /admin/v1/cache and /cache/events of the whole server: two tenants and the operator. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import type { z } from "zod";
 import { readSse } from "../../../gateway/client/sse.ts";
 import { cacheAnswer } from "../../../gateway/http/admin/cache.ts";
+import { cacheEvents } from "../../../gateway/http/admin/cache-events.ts";
 import { type Caller, type FuzzWorld, model, openWorld } from "../../fuzz/world.ts";
 
 let world: FuzzWorld;
@@ -15,18 +17,7 @@ beforeAll(async () => {
 });
 afterAll(async () => await world[Symbol.asyncDispose]());
 
-interface Change {
-  readonly at: number;
-  readonly blocks: readonly {
-    tenant_id: string;
-    worker: string;
-    tier: string;
-    stored: number;
-    removed: number;
-    held: number;
-  }[];
-  readonly pins: readonly { tenant_id: string; tier: string; pinned: number; unpinned: number }[];
-}
+type Change = z.infer<typeof cacheEvents.change.data>;
 
 async function ask(caller: Caller, word: string): Promise<void> {
   const messages = [{ role: "user", content: `${word} `.repeat(60) }];
@@ -57,7 +48,7 @@ async function changesUntil(events: Awaited<ReturnType<typeof open>>, enough: (c
     if (done === true || value === undefined) throw new Error("the stream ended");
     if (value.event !== "change") continue;
     lastId = value.id ?? "";
-    changes.push(JSON.parse(value.data));
+    changes.push(cacheEvents.change.data.parse(JSON.parse(value.data)));
   }
   return { changes, lastId };
 }

@@ -4,8 +4,9 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { HttpClient } from "../../../gateway/cli/support/client.ts";
-import { readSse } from "../../../gateway/client/sse.ts";
+import { readSse, type SseEvent } from "../../../gateway/client/sse.ts";
 import { parseConfig } from "../../../gateway/config.ts";
+import { kvEvents } from "../../../gateway/http/admin/cache-events.ts";
 import { type RunningServer, startServer } from "../../../gateway/server.ts";
 
 const fakeWorker = join(import.meta.dir, "..", "..", "dispatch", "fake-worker.ts");
@@ -38,7 +39,13 @@ afterAll(async () => {
 const follow = (headers: Readonly<Record<string, string>> = {}, key = adminKey) =>
   fetch(`${url()}/admin/v1/kv-events`, { headers: { ...headers, authorization: `Bearer ${key}` } });
 
-const opened = (response: Response) => readSse(response.body as ReadableStream<Uint8Array>);
+/** Each event must be as the description of the API says. */
+async function* opened(response: Response): AsyncGenerator<SseEvent> {
+  for await (const event of readSse(response.body as ReadableStream<Uint8Array>)) {
+    kvEvents[event.event as keyof typeof kvEvents].data.parse(JSON.parse(event.data));
+    yield event;
+  }
+}
 
 interface KvEventBody {
   readonly worker: string;

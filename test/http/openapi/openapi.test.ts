@@ -132,6 +132,22 @@ describe("the whole server's description", () => {
     expect(bare).toEqual([]);
   });
 
+  test("a stream of events is described by the name of each and by its data, field by field", async () => {
+    const { paths, components } = await fetchDocument();
+    const content = paths["/admin/v1/cache/events"]?.get?.responses["200"]?.content as JsonObject;
+    expect(content).toEqual({ "text/event-stream": { schema: { $ref: expect.any(String) } } });
+    const events = components.schemas?.["get_admin_v1_cache_events.events"];
+    expect(events).toMatchObject({
+      oneOf: [
+        { properties: { event: { const: "change" }, data: { contentMediaType: "application/json" } } },
+        { properties: { event: { const: "current" } } },
+      ],
+    });
+    const change = components.schemas?.["get_admin_v1_cache_events.events.change"] as { properties: JsonObject };
+    expect(referencesIn(events)).toContain("#/components/schemas/get_admin_v1_cache_events.events.change");
+    expect(Object.keys(change.properties)).toEqual(["at", "blocks", "pins", "others"]);
+  });
+
   test("no text stands in the table that no field has", async () => {
     const said = new Set<string>();
     const visit = (value: unknown): void => {
