@@ -10,7 +10,7 @@ import { dirname, join } from "node:path";
 import { version } from "../../package.json";
 import { nativePackage, root } from "../../places/places.ts";
 import { isLong } from "../support/effort.ts";
-import { listing, nodePath, plainUser, type Stranger, stranger } from "./installed.ts";
+import { expectPages, listing, nodePath, plainUser, type Stranger, stranger } from "./installed.ts";
 
 setDefaultTimeout(300_000);
 
@@ -50,6 +50,7 @@ async function expectAnswer(someone: Stranger, argv: readonly string[]): Promise
   expect(answer).toMatchObject({ code: 0, errors: expect.stringContaining("[staff.md] ") });
   expect(answer.output).toContain("3057");
   expect(tookMs).toBeLessThan(answerMs);
+  await expectPages(someone);
   expect(await server.stop()).toBe(0);
 }
 

@@ -1,10 +1,12 @@
 /** An installed Spangate as a stranger runs it: nothing is set, PATH has Node alone, home and folder are empty. */
+import { expect } from "bun:test";
 import {
   chmodSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
+  readFileSync,
   realpathSync,
   statSync,
   symlinkSync,
@@ -81,6 +83,28 @@ export function stranger(name: string, prefixArgv: readonly string[] = []): Stra
       };
     },
   };
+}
+
+/** The console as a browser gets it with all that it loads, and the documents: every page of the menu, and a search. */
+export async function expectPages({ folder }: Stranger): Promise<void> {
+  const { url } = JSON.parse(readFileSync(join(folder, ".spangate", "dev-access.json"), "utf8"));
+  const page = async (path: string): Promise<string> => {
+    const response = await fetch(url + path, { headers: { accept: "text/html" } });
+    const text = await response.text();
+    expect(response.status, `${path}: ${text.slice(0, 300)}`).toBe(200);
+    return text;
+  };
+  const linked = (text: string, within: RegExp): string[] => [...text.matchAll(within)].map(([, path = ""]) => path);
+  const shell = await page("/");
+  const assets = linked(shell, /(?:src|href)="(\/console\/[^"]+)"/g);
+  expect(assets.map((path) => path.split(".").at(-1)).sort()).toEqual(expect.arrayContaining(["css", "js"]));
+  for (const path of assets) expect((await page(path)).length).toBeGreaterThan(100);
+  const start = await page("/docs");
+  const menu = linked(start, /<li><a href="(\/docs\/[^"#]+)"/g);
+  expect(menu).toEqual(expect.arrayContaining(["/docs/operations", "/docs/span-queries", "/docs/api/chat"]));
+  for (const path of new Set(menu)) expect(await page(path)).toContain("<h1");
+  expect(await page("/docs/search?q=rotate%20salt")).toContain('href="/docs/operations#');
+  expect(await page("/docs/pictures/rag.svg")).toContain("<svg");
 }
 
 /** Every file below a folder, with its size and when it was changed. */

@@ -21,7 +21,7 @@ import { stagePackages } from "../../packages/stage.ts";
 import { nativePackage, programs, root } from "../../places/places.ts";
 import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
 import { until } from "../support/until.ts";
-import { listing, nodePath, plainUser, type Stranger, stranger } from "./installed.ts";
+import { expectPages, listing, nodePath, plainUser, type Stranger, stranger } from "./installed.ts";
 
 setDefaultTimeout(120_000);
 
@@ -183,6 +183,7 @@ describe.skipIf(!isPackaged || nodePath === null)("with Node alone on the path",
     const ingested = await someone.run([...argv, "ingest", "documents", "--new", "all"]);
     expect(ingested).toMatchObject({ code: 0 });
     await expectJson(someone);
+    await expectPages(someone);
     const doctor = await someone.run([...argv, "doctor"]);
     expect(doctor.output).not.toContain("wrong");
     expect(doctor.output).toContain(`${nativePackage}/cpu-`);
