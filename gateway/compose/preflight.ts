@@ -23,7 +23,8 @@ type Environment = Readonly<Record<string, string | undefined>>;
 export async function checkStart(config: Config, env: Environment): Promise<readonly string[]> {
   checkSettings(config, env);
   const model = checkModels(config, env);
-  return await checkMemory(config, env, model, await checkDevices(config, env));
+  const plans = await checkMemory(config, env, model, await checkDevices(config, env));
+  return plans.map((plan) => `memory of ${plan}`);
 }
 
 /** @throws SettingError or Error in one sentence for the operator */
@@ -46,7 +47,7 @@ export async function checkMemory(
   const planned = devices.map(async (device) => {
     const worker = parseWorkerConfig(workerEnvironment(config, env, device));
     const plan = await planMemory(worker, model, gpus.get(device) ?? machineBytes(), Math.max(1, workers));
-    return `memory of ${workers > 1 ? `each of ${workers} workers on the CPU` : device}: ${memoryText(plan)}`;
+    return `${workers > 1 ? `each of ${workers} workers on the CPU` : device}: ${memoryText(plan)}`;
   });
   try {
     return await Promise.all(planned);

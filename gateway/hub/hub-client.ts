@@ -25,6 +25,9 @@ export interface HubPace {
 }
 
 export const usualPace: HubPace = { stallMs: 30_000, retryMs: 500 };
+/** What went wrong, and how long it is until it is tried again, in ms. */
+export type OnRetry = (problem: string, waitMs: number) => void;
+
 const maxRedirects = 5;
 const maxWaitMs = 60_000;
 /** Repetitions with no byte between them. */
@@ -34,11 +37,13 @@ export class HubClient {
   readonly settings: HubSettings;
   readonly #pace: HubPace;
   readonly #signal: AbortSignal;
+  readonly #onRetry: OnRetry | undefined;
 
-  constructor(settings: HubSettings, signal: AbortSignal, pace: HubPace = usualPace) {
+  constructor(settings: HubSettings, signal: AbortSignal, pace: HubPace = usualPace, onRetry?: OnRetry) {
     this.settings = settings;
     this.#signal = signal;
     this.#pace = pace;
+    this.#onRetry = onRetry;
   }
 
   /**
@@ -83,6 +88,7 @@ export class HubClient {
         before = now;
         if (!(error instanceof PassingError) || failures >= maxRetries) throw error;
         const waitMs = Math.min(maxWaitMs, error.waitMs ?? this.#pace.retryMs * 2 ** failures);
+        this.#onRetry?.(error.message, waitMs);
         await sleep(waitMs, undefined, { signal: this.#signal }).catch(() => undefined);
         this.#signal.throwIfAborted();
       }

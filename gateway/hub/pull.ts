@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { ModelCache } from "./cache.ts";
 import { downloadBlob } from "./download.ts";
 import { lockFile } from "./file-lock.ts";
-import { HubClient, type HubPace } from "./hub-client.ts";
+import { HubClient, type HubPace, type OnRetry } from "./hub-client.ts";
 import { HubError, type HubModel, hubModelText, sizeText } from "./hub-model.ts";
 import type { HubSettings } from "./hub-settings.ts";
 import { filesBesideWeights, type HubFile, type Listing, readListing, weightFiles } from "./listing.ts";
@@ -12,6 +12,8 @@ import { filesBesideWeights, type HubFile, type Listing, readListing, weightFile
 export interface PullOptions {
   /** Bytes that are there, of all that are needed. */
   readonly onProgress?: (done: number, total: number, note: string) => void;
+  /** Called before the network or the hub is tried again. */
+  readonly onRetry?: OnRetry;
   /** Looks at the folder when all but the weights is there. @throws when they need not be loaded */
   readonly beforeWeights?: (folder: string) => void;
   /** Default: as for a network. */
@@ -44,7 +46,7 @@ export async function pullModel(model: HubModel, settings: HubSettings, options:
   }
   // Of several files that are loaded at once, the first that fails ends the others.
   const stop = new AbortController();
-  const client = new HubClient(settings, stop.signal, options.pace);
+  const client = new HubClient(settings, stop.signal, options.pace, options.onRetry);
   const cache = new ModelCache(settings.cacheDir, model);
   const listing = await readListing(client, model);
   const pull = new Pull({ client, cache, model, listing, options, stop });

@@ -150,7 +150,7 @@ const bounds = {
  * 35-84 ms for a heap of 45 MiB. After each collection JavaScriptCore decides whether the next one is of young or of all
  * objects: of all if more than two thirds of the heap's limit are in use, and the limit is three times what the last
  * collection of all objects left. A buffer that is never written to counts as in use, but takes no memory. It is there
- * for one collection of the few objects that came since the last one, for which the event loop stands still, 1 ms or so:
+ * for one collection of the few objects that came since the last one, for which the event loop stands still:
  * were all objects collected while it is there, it would count for the limit of later collections too.
  */
 function collectAll(): void {

@@ -36,6 +36,7 @@ struct WorkList {
   double costNs = 0;
 };
 
+/* What layers of one kind attend to: the step as they see it, and the work that it is cut into. */
 struct Planned {
   StepView view{};
   WorkList list;

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { addFile, askChat, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import { readSse } from "../../gateway/client/sse.ts";
+import type { Change } from "../../gateway/console/client/cache/cache.ts";
 import { type Bucket, openBucket, refusal } from "../support/bucket.ts";
 import { isLong } from "../support/effort.ts";
 import { folderMaker } from "../support/new-folder.ts";
@@ -109,19 +110,9 @@ test("when the folder is lost, KV comes from the bucket, with the same answer; n
   expect(bucket.read.length).toBeGreaterThan(0);
 });
 
-interface TierChange {
-  readonly tenant_id: string;
-  readonly worker: string | null;
-  readonly tier: string;
-  readonly stored: number;
-  readonly removed: number;
-  readonly loaded: number;
-  readonly held: number;
-}
-
 /** What a server tells of tenants' KV, from now on. */
 class Told implements AsyncDisposable {
-  readonly changes: TierChange[] = [];
+  readonly changes: Change["blocks"][number][] = [];
   readonly #stop = new AbortController();
   readonly #ended: Promise<void>;
 
@@ -148,7 +139,7 @@ class Told implements AsyncDisposable {
     const response = await fetch(`${url}/admin/v1/cache/events`, { headers, signal: this.#stop.signal });
     expect(response.status).toBe(200);
     for await (const { event, data } of readSse(response.body as ReadableStream<Uint8Array>)) {
-      if (event === "change") this.changes.push(...(JSON.parse(data) as { blocks: TierChange[] }).blocks);
+      if (event === "change") this.changes.push(...(JSON.parse(data) as Change).blocks);
     }
   }
 }

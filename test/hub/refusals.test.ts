@@ -134,7 +134,10 @@ describe("what a stranger reads", () => {
   test("a hub that is busy is asked again, as it wishes", async () => {
     let busy = 3;
     rig.hub.fault = () => (busy-- > 0 ? { status: 429, headers: { "retry-after": "0" } } : undefined);
-    await rig.pull();
+    const told: string[] = [];
+    await rig.pull(modelId, {}, { onRetry: (problem, waitMs) => told.push(`${problem}; ${waitMs}`) });
+    expect(told).toHaveLength(3);
+    for (const line of told) expect(line).toMatch(/answers 429 .*; 0$/);
     refusing(503, { "x-error-message": "maintenance\u0085of\u00e9" });
     rig.hub.asked.length = 0;
     await expect(rig.pull()).rejects.toThrow(/answers 503 \(maintenance of \) for tiny-org/);

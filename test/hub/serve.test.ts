@@ -84,7 +84,7 @@ test("doctor tells a model that is not loaded yet apart from all else, and asks 
   expect(output).toMatch(/^ok {4}data folder/m);
   const found = await runSpangate(["doctor"], shellWith({ SPANGATE_MODEL: modelId }));
   expect(found.output).toMatch(/^ok {4}model: .*models--tiny-org--tiny-model\/snapshots/m);
-  expect(found.output).toMatch(/^ok {4}memory: memory of cpu: \d+ MiB for weights/m);
+  expect(found.output).toMatch(/^ok {4}memory: cpu: \d+ MiB for weights/m);
   expect(hub.asked).toEqual([]);
 });
 

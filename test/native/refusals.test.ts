@@ -72,6 +72,7 @@ describe("beginStep", () => {
     ["piece segments that end early", { pieceSegments: Int32Array.of(0, 1, 2) }, /pieceSegments/],
     ["fewer slots than rows", { slots: good.slots.slice(1) }, /slots must have 4 elements/],
     ["fewer offsets than segments", { segmentOffsets: good.segmentOffsets.slice(1) }, /must have 2 elements/],
+    ["more pieces said to be generated", { pieceGenerated: Int32Array.of(0, 1, 0) }, /pieceGenerated must have 2/],
     ["no rows", { positions: new Int32Array(0), slots: new Int32Array(0) }, /positions/],
     ["no blocks", { blockIds: new Int32Array(0) }, /blockIds/],
   ];

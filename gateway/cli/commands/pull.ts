@@ -38,6 +38,7 @@ const environment = () => withSecrets(process.env);
 
 interface ShownOptions {
   readonly onProgress: (doneBytes: number, totalBytes: number, note: string) => void;
+  readonly onRetry: (problem: string, waitMs: number) => void;
 }
 
 const redrawMs = 100;
@@ -51,6 +52,10 @@ async function shown<Result>(name: string, pull: (options: ShownOptions) => Prom
     drawnMs = performance.now();
     progress.update(Math.floor(done / 1e6), Math.ceil(total / 1e6), note);
   };
+  const onRetry = (problem: string, waitMs: number): void => {
+    progress.finish();
+    process.stderr.write(`${problem}; trying again in ${waitMs / 1_000} s\n`);
+  };
   const onSignal = (): void => {
     progress.finish();
     process.stderr.write("stopped; the same command goes on where it was\n");
@@ -58,7 +63,7 @@ async function shown<Result>(name: string, pull: (options: ShownOptions) => Prom
   };
   process.once("SIGINT", onSignal);
   try {
-    return await pull({ onProgress });
+    return await pull({ onProgress, onRetry });
   } catch (error) {
     throw new CommandError(error instanceof Error ? error.message : String(error), { cause: error });
   } finally {

@@ -214,8 +214,8 @@ describe("what a start says of a GPU's memory", () => {
     );
     const lines = await checkMemory(parseConfig(env), env, model, gpus);
     expect(lines).toEqual([
-      expect.stringMatching(/^memory of cuda:1: \d+ MiB for weights .* KV, of 140\.0 GiB$/),
-      expect.stringMatching(/^memory of cuda:0: \d+ MiB for weights .* KV, of 141\.0 GiB$/),
+      expect.stringMatching(/^cuda:1: \d+ MiB for weights .* KV, of 140\.0 GiB$/),
+      expect.stringMatching(/^cuda:0: \d+ MiB for weights .* KV, of 141\.0 GiB$/),
     ]);
     const small = new Map([["cuda:0", 2 ** 29]]);
     const one = { ...env, SPANGATE_DEVICES: "cuda:0" };
