@@ -1,13 +1,32 @@
 /** Products of one row on the device against their twins, in widths with and without rests of every kind. */
 import type { LaunchSize } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { ringBytes, ringShape } from "../../worker/backend/cuda/products/row-products.ts";
 import type { Random } from "../native/random.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
 const epsilon = 1e-5;
 const normScale = 0.05;
-/** A block's products, and its threads. */
-const [blockProducts, blockThreads] = [8, 128];
+/** Names of kernels, launches for so many products, and how many sums of squares come of a row. */
+export interface ProductKernels {
+  readonly prefix: "matvec" | "matvec_ring";
+  size(products: number): LaunchSize;
+}
+export const plainProducts: ProductKernels = {
+  prefix: "matvec",
+  size: (products) => ({ grid: [Math.ceil(products / 8)], blockThreads: 128, overlapsPrevious: true }),
+};
+/** @param blocks of the grid; each has pairs of outputs */
+export const ringProducts = (blocks: number): ProductKernels => ({
+  prefix: "matvec_ring",
+  size: () => ({
+    grid: [blocks],
+    blockThreads: 32 * ringShape.warps,
+    sharedBytes: ringBytes(),
+    overlapsPrevious: true,
+  }),
+});
+export const squaresOf = (kernels: ProductKernels, width: number): number => kernels.size(width).grid[0];
 
 /** Shapes: values of the row, products. The last row of blocks is not full; rows end within a batch of loads. */
 export const productShapes = [
@@ -22,11 +41,16 @@ export const productShapes = [
  * A row of normal numbers with outliers of some tens goes through every product, finished and without its factor; the
  * sums of squares that the first product leaves are what the others take.
  */
-export async function checkProducts(device: CudaDevice, random: Random, width: number, count: number): Promise<string> {
+export async function checkProducts(
+  device: CudaDevice,
+  random: Random,
+  width: number,
+  count: number,
+  kernels = plainProducts,
+): Promise<string> {
   const twin = new KernelTwin(device, 64 << 20, 0);
-  const grid = (rows: number): LaunchSize => {
-    return { grid: [Math.ceil(rows / blockProducts)], blockThreads, overlapsPrevious: true };
-  };
+  const { prefix, size: grid } = kernels;
+  const squareCount = squaresOf(kernels, width);
   const bfloat16 = (name: string, size: number) => twin.putBfloat16(name, random.normals(size));
   const [row, weights, joining] = [
     bfloat16("row", width),
@@ -40,19 +64,19 @@ export async function checkProducts(device: CudaDevice, random: Random, width: n
     random.normals(width).map((weight) => weight * normScale),
   );
   const open = twin.space("open row", width * 2);
-  const squares = twin.space("squares", Math.ceil(width / blockProducts) * 4);
+  const squares = twin.space("squares", squareCount * 4);
   const [plain, scaled, gated] = ["plain", "scaled", "gated"].map((name) => twin.space(name, count * 2));
   const [floats, scaledFloats] = ["floats", "scaled floats"].map((name) => twin.space(name, count * 4));
   twin.upload();
   const finished = [row, weights, width, count, null, 0, 0];
-  twin.launch("matvec", [...finished, plain], grid(count));
-  twin.launch("matvec_float", [...finished, floats], grid(count));
-  twin.launch("matvec_add", [row, joining, width, width, 0.22, residual, norm, open, squares], grid(width));
+  twin.launch(prefix, [...finished, plain], grid(count));
+  twin.launch(`${prefix}_float`, [...finished, floats], grid(count));
+  twin.launch(`${prefix}_add`, [row, joining, width, width, 0.22, residual, norm, open, squares], grid(width));
   // The device's own row goes on, as its twin's does: both rounded it to bfloat16 from nearly the same numbers.
-  const half = [open, weights, width, count, squares, Math.ceil(width / blockProducts), epsilon];
-  twin.launch("matvec", [...half, scaled], grid(count));
-  twin.launch("matvec_float", [...half, scaledFloats], grid(count));
-  twin.launch("matvec_gated", [...half, gated], grid(2 * count));
+  const half = [open, weights, width, count, squares, squareCount, epsilon];
+  twin.launch(prefix, [...half, scaled], grid(count));
+  twin.launch(`${prefix}_float`, [...half, scaledFloats], grid(count));
+  twin.launch(`${prefix}_gated`, [...half, gated], grid(2 * count));
   // float32 sums of `width` products of values of about 1, outliers of some tens among them: in the order of lanes on
   // the device, from the first to the last in the twin.
   const sum = width * 2 ** -24 * 1_000;

@@ -17,15 +17,7 @@ import {
   gatedActivations,
 } from "./emulated-experts.ts";
 import { EmulatedPool, keyOffset, Rotations, type Values } from "./emulated-heads.ts";
-import {
-  emulatedMatvec,
-  emulatedMatvecAdd,
-  emulatedMatvecE4m3,
-  emulatedMatvecE4m3Add,
-  emulatedMatvecE4m3Gated,
-  emulatedMatvecFloat,
-  emulatedMatvecGated,
-} from "./emulated-matvec.ts";
+import { emulatedRowProducts } from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
 import {
@@ -214,13 +206,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       values[i] = number(cap) * Math.tanh(x / number(cap));
     });
   },
-  matvec: (memory, values, grid) => emulatedMatvec(memory, values, grid),
-  matvec_float: emulatedMatvecFloat,
-  matvec_gated: (memory, values, grid) => emulatedMatvecGated(memory, values, grid),
-  matvec_add: (memory, values, grid) => emulatedMatvecAdd(memory, values, grid),
-  matvec_e4m3: emulatedMatvecE4m3,
-  matvec_e4m3_gated: emulatedMatvecE4m3Gated,
-  matvec_e4m3_add: emulatedMatvecE4m3Add,
+  ...emulatedRowProducts,
   quantize_blocks: emulatedQuantizeBlocks,
   quantize_rows: emulatedQuantizeRows,
   route_rows: emulatedRoutes,

@@ -1,5 +1,6 @@
 /** Products of one row as kernels/cuda/products says them, in plain loops. */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
+import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { widenedWeights } from "./emulated-e4m3.ts";
 import type { Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
@@ -7,8 +8,16 @@ import type { EmulatedMemory } from "./emulated-memory.ts";
 const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
 const number = (value: unknown): number => Number(value);
 
-/** What one thread block computes. */
-const blockProducts = 8;
+/** The thread block of a grid that computes a product. */
+type Deal = (product: number, grid: number) => number;
+/** Of matvec.cu: each has eight. @throws RangeError when a grid is too small */
+const eightEach: Deal = (product, grid) => {
+  const block = Math.floor(product / 8);
+  if (block >= grid) throw new RangeError(`a grid of ${grid} has no block for product ${product}`);
+  return block;
+};
+/** Of matvec_ring.cuh: pairs are dealt out. */
+const dealtPairs: Deal = (product, grid) => Math.floor(product / 2) % grid;
 
 /** A matrix [rows, width], widened. */
 type WeightsOf = (width: number, rows: number) => Float32Array;
@@ -34,21 +43,15 @@ function ofBytes(memory: EmulatedMemory, [input, ...rest]: Values) {
   return { weightsOf, values: [input, null, ...rest.slice(5)] };
 }
 
-function assertGrid(grid: number, rows: number): void {
-  if (grid * blockProducts < rows) throw new RangeError(`a grid of ${grid} for ${rows} products`);
-}
-
 /** Products of a row that matvec_add left without its factor, or of a finished one. */
 function rowProducts(
   memory: EmulatedMemory,
   values: Values,
-  grid: number,
   rowsOf: (out: number) => number,
   weightsOf = bfloat16Weights(memory, values[1]),
 ): number[] {
   const [input, , inWidth, out, squares, squareCount, epsilon] = values;
   const [width, rows] = [number(inWidth), rowsOf(number(out))];
-  assertGrid(grid, rows);
   const sums = products(memory, input, weightsOf, width, rows);
   if (squares === null) return sums;
   const parts = memory.float32(buffer(squares)).subarray(0, number(squareCount));
@@ -56,65 +59,84 @@ function rowProducts(
   return sums.map((sum) => sum * factor);
 }
 
-export function emulatedMatvec(
-  memory: EmulatedMemory,
-  values: Values,
-  [grid]: readonly number[],
-  weightsOf?: WeightsOf,
-): void {
+type Emulation = (memory: EmulatedMemory, values: Values, grid: readonly number[], weightsOf?: WeightsOf) => void;
+
+const product: Emulation = (memory, values, _, weightsOf) => {
   const to = memory.bfloat16(buffer(values[7]));
-  rowProducts(memory, values, grid, (out) => out, weightsOf).forEach((sum, o) => {
+  rowProducts(memory, values, (out) => out, weightsOf).forEach((sum, o) => {
     to.set(o, sum);
   });
-}
+};
 
-export function emulatedMatvecE4m3(memory: EmulatedMemory, given: Values, grid: readonly number[]): void {
-  const { values, weightsOf } = ofBytes(memory, given);
-  emulatedMatvec(memory, values, grid, weightsOf);
-}
+const floatProduct: Emulation = (memory, values) => {
+  memory.float32(buffer(values[7])).set(rowProducts(memory, values, (out) => out));
+};
 
-export function emulatedMatvecE4m3Gated(memory: EmulatedMemory, given: Values, grid: readonly number[]): void {
-  const { values, weightsOf } = ofBytes(memory, given);
-  emulatedMatvecGated(memory, values, grid, weightsOf);
-}
-
-export function emulatedMatvecE4m3Add(memory: EmulatedMemory, given: Values, grid: readonly number[]): void {
-  const { values, weightsOf } = ofBytes(memory, given);
-  emulatedMatvecAdd(memory, values, grid, weightsOf);
-}
-
-export function emulatedMatvecFloat(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
-  memory.float32(buffer(values[7])).set(rowProducts(memory, values, grid, (out) => out));
-}
-
-export function emulatedMatvecGated(
-  memory: EmulatedMemory,
-  values: Values,
-  [grid]: readonly number[],
-  weightsOf?: WeightsOf,
-): void {
+const gated: Emulation = (memory, values, _, weightsOf) => {
   const ffn = number(values[3]);
   const to = memory.bfloat16(buffer(values[7]));
-  const sums = rowProducts(memory, values, grid, (out) => 2 * out, weightsOf);
+  const sums = rowProducts(memory, values, (out) => 2 * out, weightsOf);
   for (let o = 0; o < ffn; o++) to.set(o, (sums[o] / (1 + Math.exp(-sums[o]))) * sums[ffn + o]);
+};
+
+/** Sums of squares by thread block. */
+const added =
+  (deal: Deal): Emulation =>
+  (memory, values, [grid], weightsOf = bfloat16Weights(memory, values[1])) => {
+    const [input, , inWidth, outWidth, scale, residual, norm, next, squares] = values;
+    const stream = memory.float32(buffer(residual));
+    const parts = memory.float32(buffer(squares));
+    const [scales, to] = [memory.bfloat16(buffer(norm)), memory.bfloat16(buffer(next))];
+    parts.fill(0, 0, grid);
+    products(memory, input, weightsOf, number(inWidth), number(outWidth)).forEach((sum, o) => {
+      stream[o] += sum * number(scale);
+      to.set(o, stream[o] * scales.get(o));
+      parts[deal(o, grid)] += stream[o] ** 2;
+    });
+  };
+
+/** A grid with a thread block for each product. @param productsOf by the number of outputs that a launch names */
+const coveredBy =
+  (deal: Deal, productsOf: (out: number) => number, emulation: Emulation): Emulation =>
+  (memory, values, grid, weightsOf) => {
+    deal(productsOf(number(values[3])) - 1, grid[0]);
+    emulation(memory, values, grid, weightsOf);
+  };
+
+/** The same over weights in e4m3. */
+const ofBytesToo =
+  (emulation: Emulation): Emulation =>
+  (memory, given, grid) => {
+    const { values, weightsOf } = ofBytes(memory, given);
+    emulation(memory, values, grid, weightsOf);
+  };
+
+function emulationsOf(deal: Deal) {
+  const each = {
+    product: coveredBy(deal, (out) => out, product),
+    float: coveredBy(deal, (out) => out, floatProduct),
+    gated: coveredBy(deal, (ffn) => 2 * ffn, gated),
+    add: coveredBy(deal, (out) => out, added(deal)),
+  };
+  const bytes = { product: ofBytesToo(each.product), gated: ofBytesToo(each.gated), add: ofBytesToo(each.add) };
+  return { ...each, bytes };
 }
 
-export function emulatedMatvecAdd(
-  memory: EmulatedMemory,
-  values: Values,
-  [grid]: readonly number[],
-  weightsOf = bfloat16Weights(memory, values[1]),
-): void {
-  const [input, , inWidth, outWidth, scale, residual, norm, next, squares] = values;
-  const out = number(outWidth);
-  assertGrid(grid, out);
-  const stream = memory.float32(buffer(residual));
-  const parts = memory.float32(buffer(squares));
-  const [scales, to] = [memory.bfloat16(buffer(norm)), memory.bfloat16(buffer(next))];
-  parts.fill(0, 0, Math.ceil(out / blockProducts));
-  products(memory, input, weightsOf, number(inWidth), out).forEach((sum, o) => {
-    stream[o] += sum * number(scale);
-    to.set(o, stream[o] * scales.get(o));
-    parts[Math.floor(o / blockProducts)] += stream[o] ** 2;
-  });
-}
+const [plain, ring] = [emulationsOf(eightEach), emulationsOf(dealtPairs)];
+
+export const emulatedRowProducts = {
+  matvec: plain.product,
+  matvec_float: plain.float,
+  matvec_gated: plain.gated,
+  matvec_add: plain.add,
+  matvec_e4m3: plain.bytes.product,
+  matvec_e4m3_gated: plain.bytes.gated,
+  matvec_e4m3_add: plain.bytes.add,
+  matvec_ring: ring.product,
+  matvec_ring_float: ring.float,
+  matvec_ring_gated: ring.gated,
+  matvec_ring_add: ring.add,
+  matvec_ring_e4m3: ring.bytes.product,
+  matvec_ring_e4m3_gated: ring.bytes.gated,
+  matvec_ring_e4m3_add: ring.bytes.add,
+} satisfies Partial<Record<KernelName, Emulation>>;

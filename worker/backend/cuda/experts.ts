@@ -10,7 +10,7 @@ import type { DeviceBuffer, LaunchSize } from "./device/device.ts";
 import type { KernelName } from "./device/kernels.ts";
 import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
 import { type ExpertSpace, manySharedBytes, mostTiles, tileSizes } from "./products/expert-space.ts";
-import { bytesOf, type RowInput, squareCount } from "./products/row-products.ts";
+import { bytesOf, type RowInput } from "./products/row-products.ts";
 import type { StepLayout } from "./staging.ts";
 import type { ExpertMatrix, ExpertWeights } from "./weights/experts.ts";
 import type { Matrix } from "./weights/matrix.ts";
@@ -69,8 +69,8 @@ export class ExpertOps {
     const { scores, chosen, factors, tiles, order, arrivals } = this.#space;
     const { count, perToken, normalised } = this.#experts;
     if (this.#isOne) {
-      const { row, width, squares, epsilon } = input;
-      const norm = [squares, squares === null ? 0 : squareCount(width), epsilon] as const;
+      const { row, width, squares, squareCount, epsilon } = input;
+      const norm = [squares, squareCount, epsilon] as const;
       const sizes = [routerBias, count, perToken, normalised ? 1 : 0] as const;
       const out = [scores, arrivals, chosen, factors, tiles, order] as const;
       const route = device.prepare("route_row", row, router.values, width, ...norm, ...sizes, ...out);
@@ -94,7 +94,7 @@ export class ExpertOps {
     return [() => group({ grid: [count], blockThreads: 256, overlapsPrevious: true })];
   }
 
-  #gated(weights: ExpertWeights, { row, width, squares, epsilon }: RowInput, tileCount: number): Op[] {
+  #gated(weights: ExpertWeights, { row, squares, squareCount, epsilon }: RowInput, tileCount: number): Op[] {
     const { device, config, workspace } = this.#parts;
     const { gateUp, gateUpBias, gateStep, upOffset } = weights;
     const { tiles, order } = this.#space;
@@ -107,7 +107,7 @@ export class ExpertOps {
       const product = [row, values, gateUpBias, tiles, order, ...shape, workspace.activated] as const;
       return [...widen, this.#launched(device.prepare("experts_gated_wgmma", ...product), size)];
     }
-    const norm = [squares, squares === null ? 0 : squareCount(width), epsilon] as const;
+    const norm = [squares, squareCount, epsilon] as const;
     const product = [gateUpBias, tiles, order, ...shape, ...norm, workspace.activated] as const;
     return [this.#launched(device.prepare(fewKernels[gateUp.form].gated, row, ...formOf(gateUp), ...product), size)];
   }

@@ -3,6 +3,7 @@ import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import type { DevicePool, KvElement } from "./pool.ts";
+import type { RowProductKind } from "./products/row-products.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { SparseParts } from "./sparse/sparse-ops.ts";
 import type { StepCounts, StepStaging } from "./staging.ts";
@@ -31,6 +32,8 @@ export interface ForwardParts {
   readonly kvElement: KvElement;
   /** true: the products of one-row steps compute sums and norms themselves; false: such steps run like any other. */
   readonly fusesRows: boolean;
+  /** By which kernels one row is multiplied. */
+  readonly rowProducts: RowProductKind;
   /** Of rows that choose what they read; undefined: none does, and K has no shadows. */
   readonly sparse: SparseParts | undefined;
 }

@@ -21,7 +21,9 @@ const overlapsPrevious = true;
 
 type OutputType = MatmulShape["outputType"];
 
-const finished = (row: DeviceBuffer, width: number): RowInput => ({ row, width, squares: null, epsilon: 0 });
+const finished = (row: DeviceBuffer, width: number): RowInput => {
+  return { row, width, squares: null, squareCount: 0, epsilon: 0 };
+};
 
 /** What is done to a sublayer's output before it is added to the residual stream. */
 interface Delta {
@@ -262,14 +264,15 @@ export class Forward {
   }
 
   get #rows(): RowProducts {
-    return new RowProducts(this.#parts.device);
+    return new RowProducts(this.#parts.device, this.#parts.rowProducts);
   }
 
   /** The row as the product before left it: without its RMSNorm factor. */
   #openRow(): RowInput {
     const { config, workspace } = this.#parts;
     const { hiddenSize: width, rmsNormEps: epsilon } = config;
-    return { row: workspace.normed, width, squares: workspace.squares, epsilon };
+    const squareCount = this.#rows.squareCount(width);
+    return { row: workspace.normed, width, squares: workspace.squares, squareCount, epsilon };
   }
 
   /** Has the layer before left its row open? What experts give is added where the row is finished. */

@@ -18,6 +18,7 @@ import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
+import { allowRings, type RowProductKind, RowProducts } from "./products/row-products.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
 import { type StepCapacity, StepLayout, StepStaging } from "./staging.ts";
@@ -36,6 +37,8 @@ export interface CudaBackendOptions {
   readonly maxLogitRows: number;
   /** false: nothing is recorded, and one row runs like many; for comparison. Default true. */
   readonly graphs?: boolean;
+  /** By which kernels one row is multiplied; default: `plain`. */
+  readonly rowProducts?: RowProductKind | undefined;
   /** false: no row reads KV together with rows of other requests, for comparison. Default true. */
   readonly packing?: boolean;
   /** The most page-locked memory of the host to hold blocks in; absent or 0: none. */
@@ -78,6 +81,8 @@ export async function makeParts(
   if (kvElement === "mx8") assertMx8(packShape, device);
   if (options.sparse) assertChoosable(config, blockTokens, kvElement === "mx8");
   allowAttention(device, config.headDim, kvElement);
+  const { rowProducts = "plain" } = options;
+  if (rowProducts === "ring") allowRings(device);
   if (config.experts && device.hasWarpgroups) {
     for (const name of ["experts_gated_wgmma", "experts_down_wgmma"] as const)
       device.allowSharedBytes(name, manySharedBytes);
@@ -97,6 +102,7 @@ export async function makeParts(
     countersPerRow: countersPerMerge(config),
     answerWords: answer.wordCount,
     stepWords,
+    squareCount: new RowProducts(device, rowProducts).squareCount(config.hiddenSize),
     e4m3Width: weights.e4m3Width,
     widenedElements: Math.max(0, ...weights.layers.map(({ mlp }) => widenedOf(device, config, mlp))),
   };
@@ -128,6 +134,7 @@ export async function makeParts(
     blockTokens,
     kvElement,
     fusesRows: options.graphs !== false,
+    rowProducts,
     sparse,
   };
 }

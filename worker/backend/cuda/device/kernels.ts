@@ -34,6 +34,15 @@ const productOfBytes = [
   ...(["i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
 ] as const;
 
+/** input, weights, in, out, scale, residual, norm, next, squares */
+const addedProduct = ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
+
+/** input, weights, scales, scaleStride, rowShift, inShift, in, out, scale, residual, norm, next, squares */
+const addedProductOfBytes = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
+  ...(["f32", "ptr", "ptr", "ptr", "ptr"] as const),
+] as const;
+
 /**
  * input, weights, scales, scaleStride, rowShift, inShift, bias, tiles, order, perToken, in, ffn, gateStep, upOffset,
  * activation, squares, squareCount, epsilon, out
@@ -76,15 +85,17 @@ export const kernelSignatures = {
   matvec: productOfRow,
   matvec_float: productOfRow,
   matvec_gated: productOfRow,
-  // input, weights, in, out, scale, residual, norm, next, squares
-  matvec_add: ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
+  matvec_add: addedProduct,
   matvec_e4m3: productOfBytes,
   matvec_e4m3_gated: productOfBytes,
-  // input, weights, scales, scaleStride, rowShift, inShift, in, out, scale, residual, norm, next, squares
-  matvec_e4m3_add: [
-    ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
-    ...(["f32", "ptr", "ptr", "ptr", "ptr"] as const),
-  ],
+  matvec_e4m3_add: addedProductOfBytes,
+  matvec_ring: productOfRow,
+  matvec_ring_float: productOfRow,
+  matvec_ring_gated: productOfRow,
+  matvec_ring_add: addedProduct,
+  matvec_ring_e4m3: productOfBytes,
+  matvec_ring_e4m3_gated: productOfBytes,
+  matvec_ring_e4m3_add: addedProductOfBytes,
   // input, rowCount, in, rowStride, out, scales
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // input, rowCount, in, out, scales
@@ -167,6 +178,11 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_add: "matvec.cu",
   matvec_e4m3_gated: "matvec_e4m3.cu",
   matvec_e4m3_add: "matvec_e4m3.cu",
+  matvec_ring_float: "matvec_ring.cu",
+  matvec_ring_gated: "matvec_ring.cu",
+  matvec_ring_add: "matvec_ring.cu",
+  matvec_ring_e4m3_gated: "matvec_ring_e4m3.cu",
+  matvec_ring_e4m3_add: "matvec_ring_e4m3.cu",
   quantize_blocks: "quantize.cu",
   quantize_rows: "quantize.cu",
   route_row: "route_rows.cu",

@@ -3,7 +3,15 @@
  * allows and also do the work between two products. An input row is either finished, or as matvec_add left it: then its
  * RMSNorm factor is still missing, and the next product computes that factor from the sums of squares.
  */
-import { blockScaleStride, type ComputeDevice, type DeviceBuffer, type Launch, scaleBlock } from "../device/device.ts";
+import {
+  blockScaleStride,
+  type ComputeDevice,
+  type DeviceBuffer,
+  type Launch,
+  type LaunchSize,
+  scaleBlock,
+} from "../device/device.ts";
+import type { KernelName } from "../device/kernels.ts";
 import type { MatrixScales } from "../weights/e4m3.ts";
 import type { Matrix } from "../weights/matrix.ts";
 
@@ -11,14 +19,21 @@ import type { Matrix } from "../weights/matrix.ts";
 const blockThreads = 128;
 const blockProducts = 8;
 
-/** How many sums of squares matvec_add leaves for a row of `width` values: one for each thread block. */
-export const squareCount = (width: number): number => Math.ceil(width / blockProducts);
+/** What matvec_ring.cuh says of a thread block, and how many of them a multiprocessor gets. */
+export const ringShape = { warps: 8, slots: 4, blocks: 1 };
+/** Of two outputs' weights, two loads of each lane. */
+const slotBytes = 2 * 2 * 32 * 16;
+export const ringBytes = (): number => ringShape.warps * ringShape.slots * slotBytes;
+
+type RowDevice = Pick<ComputeDevice, "multiprocessorCount" | "prepare">;
 
 /** A row that lacks its RMSNorm factor; with `squares` null the row is finished. */
 export interface RowInput {
   readonly row: DeviceBuffer;
   readonly width: number;
   readonly squares: DeviceBuffer | null;
+  /** How many there are. */
+  readonly squareCount: number;
   readonly epsilon: number;
 }
 
@@ -36,7 +51,17 @@ export interface RowTarget {
 /** Are rows of these widths whole vectors of 16 bytes? */
 export const takesRows = (...widths: readonly number[]): boolean => widths.every((width) => width % 8 === 0);
 
-const plainProducts = { bfloat16: "matvec", float32: "matvec_float" } as const;
+/** The kernels of matvec.cu and matvec_e4m3.cu, and those of matvec_ring.cu and matvec_ring_e4m3.cu. */
+const kernels = {
+  plain: {
+    ...{ bfloat16: "matvec", float32: "matvec_float", gated: "matvec_gated", add: "matvec_add" },
+    e4m3: { product: "matvec_e4m3", gated: "matvec_e4m3_gated", add: "matvec_e4m3_add" },
+  },
+  ring: {
+    ...{ bfloat16: "matvec_ring", float32: "matvec_ring_float", gated: "matvec_ring_gated", add: "matvec_ring_add" },
+    e4m3: { product: "matvec_ring_e4m3", gated: "matvec_ring_e4m3_gated", add: "matvec_ring_e4m3_add" },
+  },
+} as const satisfies Record<string, Record<string, KernelName | Record<string, KernelName>>>;
 
 /** Weights and scales of a matrix in e4m3, as matvec_e4m3.cu takes them: from weights to inShift. */
 export function bytesOf({ values, inWidth }: Matrix, scales: MatrixScales) {
@@ -45,32 +70,52 @@ export function bytesOf({ values, inWidth }: Matrix, scales: MatrixScales) {
     : ([values, scales.values, 1, 0, 31] as const);
 }
 
-export class RowProducts {
-  readonly #device: ComputeDevice;
+/**
+ * `plain`: a thread block for some outputs each. `ring`: blocks that stay, and copy weights ahead (matvec_ring.cuh).
+ */
+export type RowProductKind = keyof typeof kernels;
 
-  constructor(device: ComputeDevice) {
+/** Allows the rings their shared memory. */
+export function allowRings(device: Pick<ComputeDevice, "allowSharedBytes">): void {
+  const { e4m3, ...others } = kernels.ring;
+  for (const name of [...Object.values(others), ...Object.values(e4m3)]) device.allowSharedBytes(name, ringBytes());
+}
+
+export class RowProducts {
+  readonly #device: RowDevice;
+  readonly #kind: RowProductKind;
+
+  constructor(device: RowDevice, kind: RowProductKind) {
     this.#device = device;
+    this.#kind = kind;
+  }
+
+  /** How many sums of squares `add` leaves for a row of `width` values: one for each thread block. */
+  squareCount(width: number): number {
+    return this.#blocksFor(width);
   }
 
   /** Writes `output` [outWidth] in bfloat16 or float32. */
   product(input: RowInput, matrix: Matrix, output: DeviceBuffer, type: "bfloat16" | "float32"): () => void {
     const { outWidth } = matrix;
-    const rest = this.#restOf(input, outWidth);
+    const rest = restOf(input, outWidth);
+    const { e4m3, ...names } = kernels[this.#kind];
     const launch = matrix.scales
-      ? this.#device.prepare("matvec_e4m3", input.row, ...bytesOf(matrix, matrix.scales), ...rest, output)
-      : this.#device.prepare(plainProducts[type], input.row, matrix.values, ...rest, output);
+      ? this.#device.prepare(e4m3.product, input.row, ...bytesOf(matrix, matrix.scales), ...rest, output)
+      : this.#device.prepare(names[type], input.row, matrix.values, ...rest, output);
     return this.#launched(launch, outWidth);
   }
 
   /** Writes silu(gate) * up, [ffn] bfloat16; weights are [2 * ffn, width], gate first. */
   gated(input: RowInput, matrix: Matrix, output: DeviceBuffer): () => void {
     const rows = matrix.outWidth;
-    const rest = this.#restOf(input, rows / 2);
+    const rest = restOf(input, rows / 2);
+    const { e4m3, gated } = kernels[this.#kind];
     const launch = matrix.scales
-      ? this.#device.prepare("matvec_e4m3_gated", input.row, ...bytesOf(matrix, matrix.scales), ...rest, output)
-      : this.#device.prepare("matvec_gated", input.row, matrix.values, ...rest, output);
-    // This launch has many thread blocks. If they began early, they would take multiprocessors from the kernel before.
-    return this.#launched(launch, rows, false);
+      ? this.#device.prepare(e4m3.gated, input.row, ...bytesOf(matrix, matrix.scales), ...rest, output)
+      : this.#device.prepare(gated, input.row, matrix.values, ...rest, output);
+    // The plain launch has many thread blocks. If they began early, they would take multiprocessors from the kernel before.
+    return this.#launched(launch, rows, this.#kind === "ring");
   }
 
   /** Adds the product of a finished row to the residual stream. */
@@ -78,20 +123,30 @@ export class RowProducts {
     const { outWidth, inWidth } = matrix;
     const { scale, residual, norm, squares } = target;
     const rest = [inWidth, outWidth, scale, residual, norm, target.row, squares] as const;
+    const { e4m3, add } = kernels[this.#kind];
     const launch = matrix.scales
-      ? this.#device.prepare("matvec_e4m3_add", row, ...bytesOf(matrix, matrix.scales), ...rest)
-      : this.#device.prepare("matvec_add", row, matrix.values, ...rest);
+      ? this.#device.prepare(e4m3.add, row, ...bytesOf(matrix, matrix.scales), ...rest)
+      : this.#device.prepare(add, row, matrix.values, ...rest);
     return this.#launched(launch, outWidth);
   }
 
-  /** From the number of inputs to epsilon. */
-  #restOf({ width, squares, epsilon }: RowInput, out: number) {
-    const count = squares === null ? 0 : squareCount(width);
-    return [width, out, squares, count, epsilon] as const;
+  #blocksFor(products: number): number {
+    if (this.#kind === "plain") return Math.ceil(products / blockProducts);
+    const most = ringShape.blocks * this.#device.multiprocessorCount;
+    return Math.min(most, Math.ceil(products / 2 / ringShape.warps));
   }
 
   #launched(launch: Launch, products: number, overlapsPrevious = true): () => void {
-    const size = { grid: [Math.ceil(products / blockProducts)], blockThreads, overlapsPrevious } as const;
+    const grid = [this.#blocksFor(products)] as const;
+    const size: LaunchSize =
+      this.#kind === "plain"
+        ? { grid, blockThreads, overlapsPrevious }
+        : { grid, blockThreads: 32 * ringShape.warps, sharedBytes: ringBytes(), overlapsPrevious };
     return () => launch(size);
   }
+}
+
+/** From the number of inputs to epsilon. */
+function restOf({ width, squares, squareCount, epsilon }: RowInput, out: number) {
+  return [width, out, squares, squareCount, epsilon] as const;
 }

@@ -1,0 +1,238 @@
+/*
+ * The products of one row with a matrix, as matvec.cu has them, by thread blocks that stay: as many as run at a time,
+ * each of which copies its weights to a ring in shared memory ahead of its computation.
+ *
+ * The next kernel of the chain may begin as soon as all blocks of this one have, and if it is one of these, it fills
+ * its rings while this one still computes and while kernels that read no weights run between: memory does not rest
+ * where one kernel ends and another begins. For that the rings of two kernels, and what runs between, have to fit on a
+ * multiprocessor.
+ *
+ * A warp computes two outputs at a time, a pair, and has a ring of its own. A lane copies what itself reads, so nothing
+ * is exchanged before the sums, and no barrier is needed. Pair p of all is that of warp p / gridDim % kRingWarps of
+ * block p % gridDim: pairs are dealt out evenly. A lane adds up its products in the order of matvec.cu.
+ *
+ * Grid: any number of blocks of 256 threads, with kRingBytes of dynamic shared memory.
+ */
+#ifndef SPANGATE_MATVEC_RING_CUH
+#define SPANGATE_MATVEC_RING_CUH
+
+#include "matvec.cuh"
+#include "mma.cuh"
+
+#ifndef RING_WARPS
+#define RING_WARPS 8
+#define RING_SLOTS 4
+#endif
+constexpr int kRingWarps = RING_WARPS, kSlots = RING_SLOTS, kSlotLoads = 2;
+constexpr int kSlotVectors = kSlotLoads * kOutputs * 32;
+
+/* Which two rows of a matrix belong together. */
+struct RowPairs {
+  int count, step, other, last;
+
+  __device__ __forceinline__ int row(int pair, int i) const { return min(pair * step + i * other, last); }
+};
+/* Neighbours; the last row may be alone. */
+__device__ __forceinline__ RowPairs neighbours(int out) { return {(out + 1) / 2, 2, 1, out - 1}; }
+/* A gate and its up. */
+__device__ __forceinline__ RowPairs gates_and_ups(int ffn) { return {ffn, 1, ffn, 2 * ffn - 1}; }
+
+struct RowB16 {
+  static constexpr int kWeights = 8;
+  const bf16 *weights;
+  int in;
+
+  __device__ __forceinline__ const uint4 *row(int o) const {
+    return reinterpret_cast<const uint4 *>(weights + size_t(o) * in);
+  }
+  __device__ __forceinline__ float scale(int, int) const { return 1.0f; }
+  static __device__ __forceinline__ float add(float sum, const uint4 &weights, const uint4 *input, float) {
+    float x[8];
+    unpack8(input[0], x);
+    return dot8(weights, x, sum);
+  }
+};
+
+/* A warp's ring, and what is copied to it next. */
+template <class Form>
+class Ring {
+ public:
+  const int vectors; /* of a row of weights */
+
+  __device__ __forceinline__ Ring(const Form &form, const RowPairs &pairs, uint4 *shared, int firstPair, int pairStride)
+      : vectors(form.in / Form::kWeights), form(form), pairs(pairs), pair(firstPair), pairStride(pairStride),
+        vector(threadIdx.x & 31), writeSlot(0), readSlot(0) {
+    slots = shared + (threadIdx.x >> 5) * (kSlots * kSlotVectors) + (threadIdx.x & 31);
+    find_rows();
+#pragma unroll
+    for (int i = 0; i < kSlots; i++) copy_next();
+  }
+
+  /* Starts copies of the next weights into the slot that was read last. */
+  __device__ __forceinline__ void copy_next() {
+    if (pair < pairs.count) {
+      const uint32 to = shared_address(slots + writeSlot * kSlotVectors);
+#pragma unroll
+      for (int b = 0; b < kSlotLoads; b++) {
+#pragma unroll
+        for (int o = 0; o < kOutputs; o++) {
+          const bool exists = vector + b * 32 < vectors;
+          copy_async(to + (b * kOutputs + o) * 32 * 16, rows[o] + (exists ? vector + b * 32 : 0), exists);
+        }
+      }
+      vector += kSlotLoads * 32;
+      if (vector - int(threadIdx.x & 31) >= vectors) {
+        vector = threadIdx.x & 31, pair += pairStride;
+        find_rows();
+      }
+    }
+    commit_copies();
+    writeSlot = writeSlot + 1 == kSlots ? 0 : writeSlot + 1;
+  }
+
+  /* The oldest weights in the ring; past a row's end they are zeros. */
+  __device__ __forceinline__ void read(uint4 (&to)[kSlotLoads][kOutputs]) {
+    wait_copies<kSlots - 1>();
+    const uint4 *from = slots + readSlot * kSlotVectors;
+#pragma unroll
+    for (int b = 0; b < kSlotLoads; b++) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; o++) to[b][o] = from[(b * kOutputs + o) * 32];
+    }
+    readSlot = readSlot + 1 == kSlots ? 0 : readSlot + 1;
+  }
+
+ private:
+  const Form &form;
+  const RowPairs &pairs;
+  const uint4 *rows[kOutputs];
+  uint4 *slots; /* this lane's place in the warp's first */
+  int pair, pairStride, vector, writeSlot, readSlot;
+
+  __device__ __forceinline__ void find_rows() {
+    if (pair >= pairs.count) return;
+#pragma unroll
+    for (int o = 0; o < kOutputs; o++) rows[o] = form.row(pairs.row(pair, o));
+  }
+};
+
+/* Both products of a pair, whose weights are next in the ring; every lane gets them. */
+template <class Form>
+__device__ __forceinline__ void multiply_pair(Ring<Form> &ring, const Form &form, const int (&rows)[kOutputs],
+                                              const bf16 *input, float (&sums)[kOutputs]) {
+  constexpr int kInputs = Form::kWeights / 8;
+  const uint4 *x4 = reinterpret_cast<const uint4 *>(input);
+#pragma unroll
+  for (int o = 0; o < kOutputs; o++) sums[o] = 0;
+  for (int first = threadIdx.x & 31; first - int(threadIdx.x & 31) < ring.vectors; first += kSlotLoads * 32) {
+    uint4 x[kSlotLoads][kInputs], w[kSlotLoads][kOutputs];
+    float scales[kSlotLoads][kOutputs];
+#pragma unroll
+    for (int b = 0; b < kSlotLoads; b++) {
+      const int vector = first + b * 32, existing = min(vector, ring.vectors - 1);
+#pragma unroll
+      for (int i = 0; i < kInputs; i++) {
+        x[b][i] = vector < ring.vectors ? x4[vector * kInputs + i] : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int o = 0; o < kOutputs; o++) scales[b][o] = form.scale(rows[o], existing);
+    }
+    ring.read(w);
+#pragma unroll
+    for (int b = 0; b < kSlotLoads; b++) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; o++) sums[o] = Form::add(sums[o], w[b][o], x[b], scales[b][o]);
+    }
+    ring.copy_next();
+  }
+#pragma unroll
+  for (int o = 0; o < kOutputs; o++) sums[o] = warp_sum(sums[o]);
+}
+
+/* What an open row lacks (matvec.cu); squares null: nothing. */
+struct OpenRow {
+  const float *squares;
+  int count;
+  float epsilon;
+};
+
+/*
+ * All of a warp's pairs. begin(rows) is called before a pair's products, end(rows, first, second) behind them, by every
+ * lane, with the pair's rows and its products.
+ */
+template <class Form, class Begin, class End>
+__device__ __forceinline__ void for_pairs(const Form &form, const RowPairs &pairs, const bf16 *input,
+                                          const OpenRow &open, const Begin &begin, const End &end) {
+  extern __shared__ __align__(16) uint4 memory[];
+  const int pairStride = gridDim.x * kRingWarps, firstPair = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
+  Ring<Form> ring(form, pairs, memory, firstPair, pairStride);
+  let_next_begin();
+  wait_for_previous();
+  float factor = 0;
+  for (int pair = firstPair; pair < pairs.count; pair += pairStride) {
+    const int rows[kOutputs] = {pairs.row(pair, 0), pairs.row(pair, 1)};
+    begin(rows);
+    float sums[kOutputs];
+    multiply_pair(ring, form, rows, input, sums);
+    /* It is needed here for the first time: until now the wait for it would have kept the ring from being filled. */
+    if (pair == firstPair) factor = norm_factor(open.squares, open.count, form.in, open.epsilon);
+    end(rows, sums[0] * factor, sums[1] * factor);
+  }
+}
+
+/* Lanes 0 and 1 store the two. */
+template <class Store>
+__device__ __forceinline__ void store_pair(const int (&rows)[kOutputs], float first, float second, const Store &store) {
+  const int lane = threadIdx.x & 31;
+  if (lane == 0) store(rows[0], first);
+  if (lane == 1 && rows[1] != rows[0]) store(rows[1], second);
+}
+
+__device__ __forceinline__ void put(float *to, float x) { *to = x; }
+__device__ __forceinline__ void put(bf16 *to, float x) { *to = pack_bf16(x, 0.0f) & 0xffffu; }
+
+template <class Form, class Output>
+__device__ __forceinline__ void ring_product(const Form &form, int out, const bf16 *input, const OpenRow &open,
+                                             Output *output) {
+  for_pairs(form, neighbours(out), input, open, [](const int (&)[kOutputs]) {},
+            [=](const int (&rows)[kOutputs], float first, float second) {
+              store_pair(rows, first, second, [=](int o, float sum) { put(output + o, sum); });
+            });
+}
+
+template <class Form>
+__device__ __forceinline__ void ring_gated(const Form &form, int ffn, const bf16 *input, const OpenRow &open,
+                                           bf16 *output) {
+  for_pairs(form, gates_and_ups(ffn), input, open, [](const int (&)[kOutputs]) {},
+            [=](const int (&rows)[kOutputs], float gate, float up) {
+              if ((threadIdx.x & 31) != 0) return;
+              put(output + rows[0], up * gate / (1.0f + __expf(-gate)));
+            });
+}
+
+/* The sum of squares is the block's over all its outputs. */
+template <class Form>
+__device__ __forceinline__ void ring_add(const Form &form, int out, const bf16 *input, float scale, float *residual,
+                                         const bf16 *norm, bf16 *next, float *squares) {
+  __shared__ float scratch[32];
+  const int lane = threadIdx.x & 31;
+  float before = 0, weight = 0, sum = 0;
+  for_pairs(
+      form, neighbours(out), input, {nullptr, 0, 0.0f},
+      [&](const int (&rows)[kOutputs]) {
+        const int own = lane == 0 ? rows[0] : rows[1];
+        if (lane < kOutputs) before = residual[own], weight = to_float(norm[own]);
+      },
+      [&](const int (&rows)[kOutputs], float first, float second) {
+        store_pair(rows, first, second, [&](int o, float product) {
+          const float value = before + product * scale;
+          residual[o] = value;
+          put(next + o, value * weight);
+          sum = fmaf(value, value, sum);
+        });
+      });
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+
+#endif
