@@ -16,6 +16,7 @@ import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cu
 import { emulatedBytesMatmul } from "./emulated-e4m3.ts";
 import { emulate } from "./emulated-kernels.ts";
 import { EmulatedMemory } from "./emulated-memory.ts";
+import { waitsForPrevious } from "./kernel-waits.ts";
 
 interface EmulatedMark extends StreamMark {
   /** Runs what was before the mark when this was called. */
@@ -96,7 +97,8 @@ export class EmulatedDevice implements ComputeDevice {
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {
     // The real packing checks number and type of every argument.
     new PackedArguments(name, kernelSignatures[name] as Signature, values as unknown as ArgumentsOf<Signature>);
-    return ({ grid, stream }) => {
+    return ({ grid, stream, overlapsPrevious }) => {
+      if (overlapsPrevious && !waitsForPrevious(name)) throw new Error(`${name} does not wait for the kernel before it`);
       for (const extent of grid) if (!(Number(extent) >= 1)) throw new RangeError(`grid ${grid} of "${name}"`);
       const work = () => emulate(this.memory, name, values as readonly unknown[], grid as readonly number[]);
       const side = stream && this.sides.get(stream);
