@@ -1,6 +1,7 @@
 /** Products of one row on the device against their twins, in widths with and without rests of every kind. */
 import type { LaunchSize } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { activations } from "../../worker/backend/cuda/products/activations.ts";
 import { ringBytes, ringShape } from "../../worker/backend/cuda/products/row-products.ts";
 import type { Random } from "../native/random.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
@@ -10,15 +11,19 @@ const normScale = 0.05;
 /** Names of kernels, launches for so many products, and how many sums of squares come of a row. */
 export interface ProductKernels {
   readonly prefix: "matvec" | "matvec_ring";
+  /** Numbers of activations that the gated product takes, each as it stands among the arguments. */
+  readonly activations: readonly (readonly number[])[];
   size(products: number): LaunchSize;
 }
 export const plainProducts: ProductKernels = {
   prefix: "matvec",
+  activations: [[]],
   size: (products) => ({ grid: [Math.ceil(products / 8)], blockThreads: 128, overlapsPrevious: true }),
 };
 /** @param blocks of the grid; each has pairs of outputs */
 export const ringProducts = (blocks: number): ProductKernels => ({
   prefix: "matvec_ring",
+  activations: Object.values(activations).map((number) => [number]),
   size: () => ({
     grid: [blocks],
     blockThreads: 32 * ringShape.warps,
@@ -65,7 +70,8 @@ export async function checkProducts(
   );
   const open = twin.space("open row", width * 2);
   const squares = twin.space("squares", squareCount * 4);
-  const [plain, scaled, gated] = ["plain", "scaled", "gated"].map((name) => twin.space(name, count * 2));
+  const [plain, scaled] = ["plain", "scaled"].map((name) => twin.space(name, count * 2));
+  const gated = kernels.activations.map((number) => [number, twin.space(`gated ${number}`, count * 2)] as const);
   const [floats, scaledFloats] = ["floats", "scaled floats"].map((name) => twin.space(name, count * 4));
   twin.upload();
   const finished = [row, weights, width, count, null, 0, 0];
@@ -76,7 +82,10 @@ export async function checkProducts(
   const half = [open, weights, width, count, squares, squareCount, epsilon];
   twin.launch(prefix, [...half, scaled], grid(count));
   twin.launch(`${prefix}_float`, [...half, scaledFloats], grid(count));
-  twin.launch(`${prefix}_gated`, [...half, gated], grid(2 * count));
+  for (const [activation, out] of gated) {
+    const given = [open, weights, width, count, ...activation, squares, squareCount, epsilon, out];
+    twin.launch(`${prefix}_gated`, given, grid(2 * count));
+  }
   // float32 sums of `width` products of values of about 1, outliers of some tens among them: in the order of lanes on
   // the device, from the first to the last in the twin.
   const sum = width * 2 ** -24 * 1_000;
@@ -91,6 +100,8 @@ export async function checkProducts(
     { buffer: squares, type: "float32", relative: 1e-3, absolute: sum },
     { buffer: scaled, type: "bfloat16", relative: bfloat16Step, absolute: moved },
     { buffer: scaledFloats, type: "float32", relative: 1e-3, absolute: moved },
-    { buffer: gated, type: "bfloat16", relative: bfloat16Step, absolute: 20 * moved },
+    ...gated.map(([, buffer]) => {
+      return { buffer, type: "bfloat16", relative: bfloat16Step, absolute: 20 * moved } as const;
+    }),
   ]);
 }

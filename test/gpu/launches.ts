@@ -11,6 +11,7 @@ import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-devi
 import { allowRings, type RowProductKind, ringShape } from "../../worker/backend/cuda/products/row-products.ts";
 import { Random } from "../native/random.ts";
 import { checkByteRows, e4m3Shapes } from "./kernel-e4m3.ts";
+import { checkRingExperts, expertCases } from "./kernel-experts.ts";
 import { checkProducts, productShapes, ringProducts } from "./kernel-products.ts";
 import { decodeMs } from "./model-speed.ts";
 import { configOf, type ModelName, RandomReader, weightsOf } from "./models.ts";
@@ -47,8 +48,9 @@ const variants: Record<string, Variant> = {
 function kernelsOf({ warps, slots }: Variant): string {
   const folder = mkdtempSync(join(tmpdir(), "kernels-"));
   cpSync("kernels/cuda", folder, { recursive: true });
-  for (const name of ["matvec_ring.cu", "matvec_ring_e4m3.cu"]) {
-    const file = join(folder, "products", name);
+  const files = ["products/matvec_ring.cu", "products/matvec_ring_e4m3.cu"];
+  for (const name of [...files, "experts/experts_ring_b16.cu", "experts/experts_ring_e4m3.cu"]) {
+    const file = join(folder, name);
     const defines = `#define RING_WARPS ${warps}\n#define RING_SLOTS ${slots}\n`;
     writeFileSync(file, defines + readFileSync(file, "utf8"));
   }
@@ -93,6 +95,14 @@ if (isWanted("checks")) {
     for (const shape of e4m3Shapes) {
       const check = () => checkByteRows(device, random, shape, ringProducts(blocks));
       await report.check(`rings of ${blocks}, ${shape}`, check);
+    }
+  }
+  for (const of of expertCases.filter(({ rows, form, isOpen }) => rows === 1 && form !== "mx4" && isOpen)) {
+    for (const blocks of [132, 7]) {
+      for (const perToken of [of.perToken, 1]) {
+        const name = `rings of ${blocks}, experts ${of.form}, ${perToken} a row`;
+        await report.check(name, () => checkRingExperts(device, random, { ...of, perToken }, blocks));
+      }
     }
   }
   device.close();

@@ -6,26 +6,26 @@
  */
 #include "matvec_ring.cuh"
 
-extern "C" __global__ void __launch_bounds__(kRingWarps * 32)
+extern "C" __global__ void __launch_bounds__(kRingWarps * 32, 2)
 matvec_ring(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, const float *squares, int squareCount,
             float epsilon, bf16 *output) {
-  ring_product(RowB16{weights, in}, out, input, {squares, squareCount, epsilon}, output);
+  ring_product(RowB16{weights, in}, out, input, {squares, squareCount, in, epsilon}, output);
 }
 
-extern "C" __global__ void __launch_bounds__(kRingWarps * 32)
+extern "C" __global__ void __launch_bounds__(kRingWarps * 32, 2)
 matvec_ring_float(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, const float *squares,
                   int squareCount, float epsilon, float *output) {
-  ring_product(RowB16{weights, in}, out, input, {squares, squareCount, epsilon}, output);
+  ring_product(RowB16{weights, in}, out, input, {squares, squareCount, in, epsilon}, output);
 }
 
-extern "C" __global__ void __launch_bounds__(kRingWarps * 32)
-matvec_ring_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ffn, const float *squares,
-                  int squareCount, float epsilon, bf16 *output) {
-  ring_gated(RowB16{weights, in}, ffn, input, {squares, squareCount, epsilon}, output);
+extern "C" __global__ void __launch_bounds__(kRingWarps * 32, 2)
+matvec_ring_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ffn, int activation,
+                  const float *squares, int squareCount, float epsilon, bf16 *output) {
+  ring_gated(RowB16{weights, in}, ffn, activation, input, {squares, squareCount, in, epsilon}, output);
 }
 
-extern "C" __global__ void __launch_bounds__(kRingWarps * 32)
+extern "C" __global__ void __launch_bounds__(kRingWarps * 32, 2)
 matvec_ring_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, float scale, float *residual,
                 const bf16 *__restrict__ norm, bf16 *next, float *squares) {
-  ring_add(RowB16{weights, in}, out, input, scale, residual, norm, next, squares);
+  ring_add(RowB16{weights, in}, out, input, {scale, residual, norm, next, squares});
 }

@@ -16,6 +16,7 @@
 #ifndef SPANGATE_MATVEC_RING_CUH
 #define SPANGATE_MATVEC_RING_CUH
 
+#include "activation.cuh"
 #include "matvec.cuh"
 #include "mma.cuh"
 
@@ -37,13 +38,17 @@ __device__ __forceinline__ RowPairs neighbours(int out) { return {(out + 1) / 2,
 /* A gate and its up. */
 __device__ __forceinline__ RowPairs gates_and_ups(int ffn) { return {ffn, 1, ffn, 2 * ffn - 1}; }
 
+/*
+ * A form of weights: weights of 16 bytes, `add` adds their products with as many inputs to a sum, and `scale` is what all
+ * of them count.
+ */
 struct RowB16 {
   static constexpr int kWeights = 8;
   const bf16 *weights;
   int in;
 
-  __device__ __forceinline__ const uint4 *row(int o) const {
-    return reinterpret_cast<const uint4 *>(weights + size_t(o) * in);
+  __device__ __forceinline__ const uint4 *at(int row, int vector) const {
+    return reinterpret_cast<const uint4 *>(weights) + (size_t(row) * (in / kWeights) + vector);
   }
   __device__ __forceinline__ float scale(int, int) const { return 1.0f; }
   static __device__ __forceinline__ float add(float sum, const uint4 &weights, const uint4 *input, float) {
@@ -51,18 +56,45 @@ struct RowB16 {
     unpack8(input[0], x);
     return dot8(weights, x, sum);
   }
+  static __device__ __forceinline__ float add_scaled(float sum, const uint4 &weights, const uint4 *input, float scale) {
+    return fmaf(add(0.0f, weights, input, 1.0f), scale, sum);
+  }
 };
 
-/* A warp's ring, and what is copied to it next. */
-template <class Form>
+/* Where a kernel's weights are: `count` pairs, each of two rows of `vectors` of 16 bytes. */
+template <class Weights>
+struct MatrixRows {
+  using Form = Weights;
+  const Form form;
+  const RowPairs pairs;
+  const int count, vectors;
+
+  __device__ __forceinline__ MatrixRows(const Form &form, const RowPairs &pairs)
+      : form(form), pairs(pairs), count(pairs.count), vectors(form.in / Form::kWeights) {}
+  __device__ __forceinline__ int row(int pair, int i) const { return pairs.row(pair, i); }
+  __device__ __forceinline__ const uint4 *at(int row, int vector) const { return form.at(row, vector); }
+  __device__ __forceinline__ float scale(int row, int vector) const { return form.scale(row, vector); }
+  static __device__ __forceinline__ float add(float sum, const uint4 &weights, const uint4 *input, float scale) {
+    return Form::add(sum, weights, input, scale);
+  }
+};
+
+__device__ __forceinline__ int pair_stride() { return gridDim.x * kRingWarps; }
+__device__ __forceinline__ int first_pair() { return (threadIdx.x >> 5) * gridDim.x + blockIdx.x; }
+
+/* A warp's ring, and what is copied to it next. All lanes of the warp call its methods. */
+template <class Source>
 class Ring {
  public:
-  const int vectors; /* of a row of weights */
+  __device__ __forceinline__ explicit Ring(const Source &source) : source(source) {
+    extern __shared__ __align__(16) uint4 memory[];
+    slots = memory + (threadIdx.x >> 5) * (kSlots * kSlotVectors) + (threadIdx.x & 31);
+    fill();
+  }
 
-  __device__ __forceinline__ Ring(const Form &form, const RowPairs &pairs, uint4 *shared, int firstPair, int pairStride)
-      : vectors(form.in / Form::kWeights), form(form), pairs(pairs), pair(firstPair), pairStride(pairStride),
-        vector(threadIdx.x & 31), writeSlot(0), readSlot(0) {
-    slots = shared + (threadIdx.x >> 5) * (kSlots * kSlotVectors) + (threadIdx.x & 31);
+  /* Begins with the first weights; copies that are in flight must have ended. */
+  __device__ __forceinline__ void fill() {
+    pair = first_pair(), vector = threadIdx.x & 31, writeSlot = 0, readSlot = 0;
     find_rows();
 #pragma unroll
     for (int i = 0; i < kSlots; i++) copy_next();
@@ -70,19 +102,19 @@ class Ring {
 
   /* Starts copies of the next weights into the slot that was read last. */
   __device__ __forceinline__ void copy_next() {
-    if (pair < pairs.count) {
+    if (pair < source.count) {
       const uint32 to = shared_address(slots + writeSlot * kSlotVectors);
 #pragma unroll
       for (int b = 0; b < kSlotLoads; b++) {
+        const bool exists = vector + b * 32 < source.vectors;
 #pragma unroll
         for (int o = 0; o < kOutputs; o++) {
-          const bool exists = vector + b * 32 < vectors;
-          copy_async(to + (b * kOutputs + o) * 32 * 16, rows[o] + (exists ? vector + b * 32 : 0), exists);
+          copy_async(to + (b * kOutputs + o) * 32 * 16, source.at(rows[o], exists ? vector + b * 32 : 0), exists);
         }
       }
       vector += kSlotLoads * 32;
-      if (vector - int(threadIdx.x & 31) >= vectors) {
-        vector = threadIdx.x & 31, pair += pairStride;
+      if (vector - int(threadIdx.x & 31) >= source.vectors) {
+        vector = threadIdx.x & 31, pair += pair_stride();
         find_rows();
       }
     }
@@ -103,45 +135,44 @@ class Ring {
   }
 
  private:
-  const Form &form;
-  const RowPairs &pairs;
-  const uint4 *rows[kOutputs];
+  const Source &source;
   uint4 *slots; /* this lane's place in the warp's first */
-  int pair, pairStride, vector, writeSlot, readSlot;
+  int rows[kOutputs];
+  int pair, vector, writeSlot, readSlot;
 
   __device__ __forceinline__ void find_rows() {
-    if (pair >= pairs.count) return;
+    if (pair >= source.count) return;
 #pragma unroll
-    for (int o = 0; o < kOutputs; o++) rows[o] = form.row(pairs.row(pair, o));
+    for (int o = 0; o < kOutputs; o++) rows[o] = source.row(pair, o);
   }
 };
 
 /* Both products of a pair, whose weights are next in the ring; every lane gets them. */
-template <class Form>
-__device__ __forceinline__ void multiply_pair(Ring<Form> &ring, const Form &form, const int (&rows)[kOutputs],
+template <class Source>
+__device__ __forceinline__ void multiply_pair(Ring<Source> &ring, const Source &source, const int (&rows)[kOutputs],
                                               const bf16 *input, float (&sums)[kOutputs]) {
-  constexpr int kInputs = Form::kWeights / 8;
+  constexpr int kInputs = Source::Form::kWeights / 8;
   const uint4 *x4 = reinterpret_cast<const uint4 *>(input);
 #pragma unroll
   for (int o = 0; o < kOutputs; o++) sums[o] = 0;
-  for (int first = threadIdx.x & 31; first - int(threadIdx.x & 31) < ring.vectors; first += kSlotLoads * 32) {
+  for (int first = threadIdx.x & 31; first - int(threadIdx.x & 31) < source.vectors; first += kSlotLoads * 32) {
     uint4 x[kSlotLoads][kInputs], w[kSlotLoads][kOutputs];
     float scales[kSlotLoads][kOutputs];
 #pragma unroll
     for (int b = 0; b < kSlotLoads; b++) {
-      const int vector = first + b * 32, existing = min(vector, ring.vectors - 1);
+      const int vector = first + b * 32, existing = min(vector, source.vectors - 1);
 #pragma unroll
       for (int i = 0; i < kInputs; i++) {
-        x[b][i] = vector < ring.vectors ? x4[vector * kInputs + i] : make_uint4(0, 0, 0, 0);
+        x[b][i] = vector < source.vectors ? x4[vector * kInputs + i] : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
-      for (int o = 0; o < kOutputs; o++) scales[b][o] = form.scale(rows[o], existing);
+      for (int o = 0; o < kOutputs; o++) scales[b][o] = source.scale(rows[o], existing);
     }
     ring.read(w);
 #pragma unroll
     for (int b = 0; b < kSlotLoads; b++) {
 #pragma unroll
-      for (int o = 0; o < kOutputs; o++) sums[o] = Form::add(sums[o], w[b][o], x[b], scales[b][o]);
+      for (int o = 0; o < kOutputs; o++) sums[o] = Source::add(sums[o], w[b][o], x[b], scales[b][o]);
     }
     ring.copy_next();
   }
@@ -152,31 +183,27 @@ __device__ __forceinline__ void multiply_pair(Ring<Form> &ring, const Form &form
 /* What an open row lacks (matvec.cu); squares null: nothing. */
 struct OpenRow {
   const float *squares;
-  int count;
+  int count, width;
   float epsilon;
 };
 
+
 /*
- * All of a warp's pairs. begin(rows) is called before a pair's products, end(rows, first, second) behind them, by every
- * lane, with the pair's rows and its products.
+ * All of a warp's pairs. begin(rows) is called before a pair's products, end(pair, rows, first, second) behind them, by
+ * every lane, with the pair's rows and its products.
  */
-template <class Form, class Begin, class End>
-__device__ __forceinline__ void for_pairs(const Form &form, const RowPairs &pairs, const bf16 *input,
-                                          const OpenRow &open, const Begin &begin, const End &end) {
-  extern __shared__ __align__(16) uint4 memory[];
-  const int pairStride = gridDim.x * kRingWarps, firstPair = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
-  Ring<Form> ring(form, pairs, memory, firstPair, pairStride);
-  let_next_begin();
-  wait_for_previous();
+template <class Source, class Begin, class End>
+__device__ __forceinline__ void multiply_all(Ring<Source> &ring, const Source &source, const bf16 *input,
+                                             const OpenRow &open, const Begin &begin, const End &end) {
   float factor = 0;
-  for (int pair = firstPair; pair < pairs.count; pair += pairStride) {
-    const int rows[kOutputs] = {pairs.row(pair, 0), pairs.row(pair, 1)};
+  for (int pair = first_pair(); pair < source.count; pair += pair_stride()) {
+    const int rows[kOutputs] = {source.row(pair, 0), source.row(pair, 1)};
     begin(rows);
     float sums[kOutputs];
-    multiply_pair(ring, form, rows, input, sums);
+    multiply_pair(ring, source, rows, input, sums);
     /* It is needed here for the first time: until now the wait for it would have kept the ring from being filled. */
-    if (pair == firstPair) factor = norm_factor(open.squares, open.count, form.in, open.epsilon);
-    end(rows, sums[0] * factor, sums[1] * factor);
+    if (pair == first_pair()) factor = norm_factor(open.squares, open.count, open.width, open.epsilon);
+    end(pair, rows, sums[0] * factor, sums[1] * factor);
   }
 }
 
@@ -194,45 +221,69 @@ __device__ __forceinline__ void put(bf16 *to, float x) { *to = pack_bf16(x, 0.0f
 template <class Form, class Output>
 __device__ __forceinline__ void ring_product(const Form &form, int out, const bf16 *input, const OpenRow &open,
                                              Output *output) {
-  for_pairs(form, neighbours(out), input, open, [](const int (&)[kOutputs]) {},
-            [=](const int (&rows)[kOutputs], float first, float second) {
-              store_pair(rows, first, second, [=](int o, float sum) { put(output + o, sum); });
-            });
+  const MatrixRows<Form> source(form, neighbours(out));
+  Ring<MatrixRows<Form>> ring(source);
+  let_next_begin();
+  wait_for_previous();
+  multiply_all(ring, source, input, open, [](const int (&)[kOutputs]) {},
+               [=](int, const int (&rows)[kOutputs], float first, float second) {
+                 store_pair(rows, first, second, [=](int o, float sum) { put(output + o, sum); });
+               });
 }
 
 template <class Form>
-__device__ __forceinline__ void ring_gated(const Form &form, int ffn, const bf16 *input, const OpenRow &open,
-                                           bf16 *output) {
-  for_pairs(form, gates_and_ups(ffn), input, open, [](const int (&)[kOutputs]) {},
-            [=](const int (&rows)[kOutputs], float gate, float up) {
-              if ((threadIdx.x & 31) != 0) return;
-              put(output + rows[0], up * gate / (1.0f + __expf(-gate)));
-            });
+__device__ __forceinline__ void ring_gated(const Form &form, int ffn, int activation, const bf16 *input,
+                                           const OpenRow &open, bf16 *output) {
+  const MatrixRows<Form> source(form, gates_and_ups(ffn));
+  Ring<MatrixRows<Form>> ring(source);
+  let_next_begin();
+  wait_for_previous();
+  multiply_all(ring, source, input, open, [](const int (&)[kOutputs]) {},
+               [=](int pair, const int (&)[kOutputs], float gate, float up) {
+                 if ((threadIdx.x & 31) == 0) put(output + pair, gated(gate, up, activation));
+               });
 }
 
-/* The sum of squares is the block's over all its outputs. */
-template <class Form>
-__device__ __forceinline__ void ring_add(const Form &form, int out, const bf16 *input, float scale, float *residual,
-                                         const bf16 *norm, bf16 *next, float *squares) {
+/* Where products are added to, with what counts in the next row. */
+struct AddedRow {
+  float scale, *residual;
+  const bf16 *norm;
+  bf16 *next;
+  float *squares;
+};
+
+/* Adds products of neighbours, whose rows are outputs, to the residual stream; the block's sum of squares is of all its outputs. */
+template <class Source>
+__device__ __forceinline__ void add_all(Ring<Source> &ring, const Source &source, const bf16 *input,
+                                        const AddedRow &to) {
   __shared__ float scratch[32];
   const int lane = threadIdx.x & 31;
   float before = 0, weight = 0, sum = 0;
-  for_pairs(
-      form, neighbours(out), input, {nullptr, 0, 0.0f},
+  multiply_all(
+      ring, source, input, OpenRow{nullptr, 0, 0, 0.0f},
       [&](const int (&rows)[kOutputs]) {
         const int own = lane == 0 ? rows[0] : rows[1];
-        if (lane < kOutputs) before = residual[own], weight = to_float(norm[own]);
+        if (lane < kOutputs) before = to.residual[own], weight = to_float(to.norm[own]);
       },
-      [&](const int (&rows)[kOutputs], float first, float second) {
+      [&](int, const int (&rows)[kOutputs], float first, float second) {
         store_pair(rows, first, second, [&](int o, float product) {
-          const float value = before + product * scale;
-          residual[o] = value;
-          put(next + o, value * weight);
+          const float value = before + product * to.scale;
+          to.residual[o] = value;
+          put(to.next + o, value * weight);
           sum = fmaf(value, value, sum);
         });
       });
   sum = block_sum(sum, scratch);
-  if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+  if (threadIdx.x == 0) to.squares[blockIdx.x] = sum;
+}
+
+template <class Form>
+__device__ __forceinline__ void ring_add(const Form &form, int out, const bf16 *input, const AddedRow &to) {
+  const MatrixRows<Form> source(form, neighbours(out));
+  Ring<MatrixRows<Form>> ring(source);
+  let_next_begin();
+  wait_for_previous();
+  add_all(ring, source, input, to);
 }
 
 #endif

@@ -98,7 +98,8 @@ export class EmulatedDevice implements ComputeDevice {
     // The real packing checks number and type of every argument.
     new PackedArguments(name, kernelSignatures[name] as Signature, values as unknown as ArgumentsOf<Signature>);
     return ({ grid, stream, overlapsPrevious }) => {
-      if (overlapsPrevious && !waitsForPrevious(name)) throw new Error(`${name} does not wait for the kernel before it`);
+      if (overlapsPrevious && !waitsForPrevious(name))
+        throw new Error(`${name} does not wait for the kernel before it`);
       for (const extent of grid) if (!(Number(extent) >= 1)) throw new RangeError(`grid ${grid} of "${name}"`);
       const work = () => emulate(this.memory, name, values as readonly unknown[], grid as readonly number[]);
       const side = stream && this.sides.get(stream);

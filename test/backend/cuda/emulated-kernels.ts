@@ -2,6 +2,7 @@
 import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { mx8BlockBytes, zeroMx8From } from "../../support/gpu-mx8.ts";
+import { gatedActivations } from "./emulated-activations.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
 import { emulatedQuantizeBlocks, emulatedQuantizeRows } from "./emulated-e4m3.ts";
 import {
@@ -10,11 +11,12 @@ import {
   emulatedGatedExperts,
   emulatedGatedMany,
   emulatedGroups,
+  emulatedRingDownExperts,
+  emulatedRingGatedExperts,
   emulatedRoute,
   emulatedRoutes,
   emulatedWidenE4m3,
   emulatedWidenMx4,
-  gatedActivations,
 } from "./emulated-experts.ts";
 import { EmulatedPool, keyOffset, Rotations, type Values } from "./emulated-heads.ts";
 import { emulatedRowProducts } from "./emulated-matvec.ts";
@@ -212,6 +214,10 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   route_rows: emulatedRoutes,
   route_row: emulatedRoute,
   group_rows: emulatedGroups,
+  experts_ring_gated_b16: emulatedRingGatedExperts("b16"),
+  experts_ring_gated_e4m3: emulatedRingGatedExperts("e4m3"),
+  experts_ring_down_b16: emulatedRingDownExperts("b16"),
+  experts_ring_down_e4m3: emulatedRingDownExperts("e4m3"),
   experts_gated_b16: emulatedGatedExperts("b16"),
   experts_gated_e4m3: emulatedGatedExperts("e4m3"),
   experts_gated_mx4: emulatedGatedExperts("mx4"),

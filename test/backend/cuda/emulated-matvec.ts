@@ -1,6 +1,7 @@
 /** Products of one row as kernels/cuda/products says them, in plain loops. */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
+import { gatedActivations } from "./emulated-activations.ts";
 import { widenedWeights } from "./emulated-e4m3.ts";
 import type { Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
@@ -17,7 +18,7 @@ const eightEach: Deal = (product, grid) => {
   return block;
 };
 /** Of matvec_ring.cuh: pairs are dealt out. */
-const dealtPairs: Deal = (product, grid) => Math.floor(product / 2) % grid;
+export const dealtPairs: Deal = (product, grid) => Math.floor(product / 2) % grid;
 
 /** A matrix [rows, width], widened. */
 type WeightsOf = (width: number, rows: number) => Float32Array;
@@ -72,27 +73,46 @@ const floatProduct: Emulation = (memory, values) => {
   memory.float32(buffer(values[7])).set(rowProducts(memory, values, (out) => out));
 };
 
-const gated: Emulation = (memory, values, _, weightsOf) => {
+const silu: Emulation = (memory, values, _, weightsOf) => {
   const ffn = number(values[3]);
   const to = memory.bfloat16(buffer(values[7]));
   const sums = rowProducts(memory, values, (out) => 2 * out, weightsOf);
   for (let o = 0; o < ffn; o++) to.set(o, (sums[o] / (1 + Math.exp(-sums[o]))) * sums[ffn + o]);
 };
 
-/** Sums of squares by thread block. */
+/** Where products are added to: residual [out] float32, next [out] bfloat16, and sums of squares by thread block. */
+interface RowSpace {
+  readonly scale: unknown;
+  readonly residual: unknown;
+  readonly norm: unknown;
+  readonly next: unknown;
+  readonly squares: unknown;
+}
+
+export function addToRow(
+  memory: EmulatedMemory,
+  sums: ArrayLike<number>,
+  { scale, residual, norm, next, squares }: RowSpace,
+  blockOf: (product: number) => number,
+  grid: number,
+): void {
+  const stream = memory.float32(buffer(residual));
+  const parts = memory.float32(buffer(squares));
+  const [scales, to] = [memory.bfloat16(buffer(norm)), memory.bfloat16(buffer(next))];
+  parts.fill(0, 0, grid);
+  for (let o = 0; o < sums.length; o++) {
+    stream[o] += sums[o] * number(scale);
+    to.set(o, stream[o] * scales.get(o));
+    parts[blockOf(o)] += stream[o] ** 2;
+  }
+}
+
 const added =
   (deal: Deal): Emulation =>
   (memory, values, [grid], weightsOf = bfloat16Weights(memory, values[1])) => {
     const [input, , inWidth, outWidth, scale, residual, norm, next, squares] = values;
-    const stream = memory.float32(buffer(residual));
-    const parts = memory.float32(buffer(squares));
-    const [scales, to] = [memory.bfloat16(buffer(norm)), memory.bfloat16(buffer(next))];
-    parts.fill(0, 0, grid);
-    products(memory, input, weightsOf, number(inWidth), number(outWidth)).forEach((sum, o) => {
-      stream[o] += sum * number(scale);
-      to.set(o, stream[o] * scales.get(o));
-      parts[deal(o, grid)] += stream[o] ** 2;
-    });
+    const sums = products(memory, input, weightsOf, number(inWidth), number(outWidth));
+    addToRow(memory, sums, { scale, residual, norm, next, squares }, (o) => deal(o, grid), grid);
   };
 
 /** A grid with a thread block for each product. @param productsOf by the number of outputs that a launch names */
@@ -103,6 +123,14 @@ const coveredBy =
     emulation(memory, values, grid, weightsOf);
   };
 
+/** The kernel has an activation's number behind its shape. */
+const activated: Emulation = (memory, values, _, weightsOf) => {
+  const [ffn, activation] = [number(values[3]), number(values[4])];
+  const to = memory.bfloat16(buffer(values[8]));
+  const sums = rowProducts(memory, values.toSpliced(4, 1), (out) => 2 * out, weightsOf);
+  for (let o = 0; o < ffn; o++) to.set(o, gatedActivations[activation](sums[o], sums[ffn + o]));
+};
+
 /** The same over weights in e4m3. */
 const ofBytesToo =
   (emulation: Emulation): Emulation =>
@@ -111,7 +139,7 @@ const ofBytesToo =
     emulation(memory, values, grid, weightsOf);
   };
 
-function emulationsOf(deal: Deal) {
+function emulationsOf(deal: Deal, gated: Emulation) {
   const each = {
     product: coveredBy(deal, (out) => out, product),
     float: coveredBy(deal, (out) => out, floatProduct),
@@ -122,7 +150,7 @@ function emulationsOf(deal: Deal) {
   return { ...each, bytes };
 }
 
-const [plain, ring] = [emulationsOf(eightEach), emulationsOf(dealtPairs)];
+const [plain, ring] = [emulationsOf(eightEach, silu), emulationsOf(dealtPairs, activated)];
 
 export const emulatedRowProducts = {
   matvec: plain.product,

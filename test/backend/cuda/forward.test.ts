@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
+import type { RowProductKind } from "../../../worker/backend/cuda/products/row-products.ts";
 import { llamaNorms } from "../../../worker/model/family.ts";
 import { loadModel, readModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
@@ -18,17 +19,18 @@ const roundingError = 0.02;
 /** Of six cases those in which a row of a small random model may go to other experts, since scores nearly tie in bfloat16. */
 const mostOtherExperts = 2;
 
-async function openEmulated(folder: string, graphs: boolean) {
+async function openEmulated(folder: string, graphs: boolean, rowProducts: RowProductKind = "plain") {
   const model = loadModel(folder, numericMode);
   const { headDim, scoreCap } = model.config;
   const device = new EmulatedDevice(headDim, 256 << 20, "bfloat16", scoreCap);
-  const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 256, maxLogitRows: 8, reserveBytes: 0, graphs };
-  return { device, model, backend: await CudaBackend.open(device, model, options) };
+  const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 256, maxLogitRows: 8, reserveBytes: 0 };
+  const kinds = { graphs, rowProducts };
+  return { device, model, backend: await CudaBackend.open(device, model, { ...options, ...kinds }) };
 }
 
 /** Logits of four rows, one after the other, and what the last one launched. */
-async function runRows(folder: string, graphs: boolean) {
-  const { device, backend } = await openEmulated(folder, graphs);
+async function runRows(folder: string, graphs: boolean, rowProducts?: RowProductKind) {
+  const { device, backend } = await openEmulated(folder, graphs, rowProducts);
   let logits = new Float32Array(0);
   for (const [position, id] of [7, 3, 11, 5].entries()) {
     device.log.length = 0;
@@ -75,5 +77,22 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
     // What experts give is added up with the norm behind them.
     const norms = isFused ? 1 + (experts?.layers.filter((has) => has).length ?? 0) : 2 * layerCount + 1;
     expect(fused.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(norms);
+  });
+
+  test("a step of one row by rings gives what any step gives, with fewer kernels", async () => {
+    const folder = join(goldenFolder, name);
+    const [rings, plain] = [await runRows(folder, true, "ring"), await runRows(folder, false)];
+    const difference = norm(rings.logits.map((x, i) => x - plain.logits[i])) / norm(plain.logits);
+    expect(difference).toBeLessThan(roundingError);
+    expect(rings.names.filter((launch) => launch.startsWith("matvec") && !launch.startsWith("matvec_ring"))).toEqual(
+      [],
+    );
+    expect(rings.names).not.toContain("activate");
+    const { experts, layerNorms, normsAddOne, outputBias } = readModel(folder).config;
+    const isFused = layerNorms === llamaNorms && !normsAddOne && !outputBias;
+    const adds = rings.names.some((launch) => launch.startsWith("experts_ring_down"));
+    expect(adds).toBe(isFused && experts !== undefined);
+    // One embeds the first row's norm; what experts give joins the stream where it is computed.
+    if (isFused) expect(rings.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(1);
   });
 });

@@ -26,7 +26,9 @@ function bodyAt(text: string, start: number): string {
  */
 function functionsOf(text: string): Map<string, string> {
   const bodies = new Map<string, string>();
-  for (const match of text.matchAll(/\b([A-Za-z_]\w*)(?:##\w+)?\s*\((?:[^;{}()]|\([^;{}()]*\))*\)\s*(?:const\s*)?(?::[^{;]*)?\{/g)) {
+  for (const match of text.matchAll(
+    /\b([A-Za-z_]\w*)(?:##\w+)?\s*\((?:[^;{}()]|\([^;{}()]*\))*\)\s*(?:const\s*)?(?::[^{;]*)?\{/g,
+  )) {
     const [head, name] = match;
     if (notFunctions.has(name)) continue;
     const body = bodyAt(text, match.index + head.length - 1);

@@ -10,9 +10,6 @@ import type { StepCounts, StepStaging } from "./staging.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 import type { RopeTable, Workspace } from "./workspace.ts";
 
-/** The numbers by which kernels know them (activation.cuh). */
-export const activations = { silu: 0, gelu: 1, clamped: 2 } as const;
-
 /** Puts one launch or matrix product into the stream, sized for the counts of a step. */
 export type Op = (counts: StepCounts) => void;
 

@@ -2,8 +2,9 @@ import type { ModelConfig } from "../../model/config.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { DeviceBuffer, MatmulShape } from "./device/device.ts";
 import { ExpertOps } from "./experts.ts";
-import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
+import type { ForwardParts, Op } from "./forward-parts.ts";
 import { leastProductRows } from "./graphs.ts";
+import { activations } from "./products/activations.ts";
 import { type RowInput, RowProducts, type RowTarget, takesRows } from "./products/row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import { chooseOps, shadowRows } from "./sparse/sparse-ops.ts";
@@ -229,11 +230,17 @@ export class Forward {
     const { config, workspace } = this.#parts;
     const { normed, gateUp, activated, delta } = workspace;
     if ("router" in mlp) return this.#expertOps.ops(mlp, finished(normed, config.hiddenSize));
-    return [
-      ...this.#product(normed, mlp.gateUp, gateUp),
-      this.#activate(),
-      ...this.#product(activated, mlp.down, delta),
-    ];
+    const gated = this.#gatedRow(mlp.gateUp) ?? [...this.#product(normed, mlp.gateUp, gateUp), this.#activate()];
+    return [...gated, ...this.#product(activated, mlp.down, delta)];
+  }
+
+  /** One row's gates and ups with their activation, where one kernel does it all. */
+  #gatedRow(gateUp: Matrix): Op[] | undefined {
+    const { config, workspace, rowProducts } = this.#parts;
+    const { hiddenSize, ffnSize, activation } = config;
+    const isOne = this.layout.capacity.rows === 1 && takesRows(hiddenSize, ffnSize);
+    if (rowProducts !== "ring" || !isOne) return undefined;
+    return [this.#rows.gated(finished(workspace.normed, hiddenSize), gateUp, activation, workspace.activated)];
   }
 
   get #expertOps(): ExpertOps {
@@ -275,10 +282,11 @@ export class Forward {
     return { row: workspace.normed, width, squares: workspace.squares, squareCount, epsilon };
   }
 
-  /** Has the layer before left its row open? What experts give is added where the row is finished. */
+  /** Has the layer before left its row open? Else what its experts give is added where the row is finished. */
   #isOpenRow(index: number): boolean {
     const before = this.#parts.weights.layers[index - 1];
-    return this.#isFusedRow && before !== undefined && !("router" in before.mlp);
+    if (!this.#isFusedRow || before === undefined) return false;
+    return !("router" in before.mlp) || this.#expertOps.addsRow(before.mlp);
   }
 
   #rowBehind(index: number): RowInput {
@@ -293,6 +301,7 @@ export class Forward {
     const norm = layer.norms.beforeMlp;
     if (norm === null) throw new Error("a row without a norm before its MLP is not fused");
     const target = { residual, scale, row: normed, squares };
+    const behind = { ...target, norm: this.#normBehind(index) };
     return [
       ...(this.#isOpenRow(index)
         ? [this.#rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]
@@ -300,16 +309,20 @@ export class Forward {
       ...this.#attend(layer, index),
       this.#rows.add(attended, layer.output, { ...target, norm }),
       ...("router" in layer.mlp
-        ? this.#expertOps.ops(layer.mlp, this.#openRow())
-        : this.#fusedMlp(layer.mlp, index, target)),
+        ? this.#expertOps.ops(layer.mlp, this.#openRow(), behind)
+        : this.#fusedMlp(layer.mlp, behind)),
     ];
   }
 
-  #fusedMlp({ gateUp, down }: DenseMlp, index: number, target: Omit<RowTarget, "norm">): Op[] {
-    const { weights, workspace } = this.#parts;
-    const { activated } = workspace;
-    const norm = weights.layers[index + 1]?.norms.beforeAttention ?? weights.finalNorm;
-    return [this.#rows.gated(this.#openRow(), gateUp, activated), this.#rows.add(activated, down, { ...target, norm })];
+  /** Of what comes behind a layer. */
+  #normBehind(index: number): DeviceBuffer {
+    const { layers, finalNorm } = this.#parts.weights;
+    return layers[index + 1]?.norms.beforeAttention ?? finalNorm;
+  }
+
+  #fusedMlp({ gateUp, down }: DenseMlp, target: RowTarget): Op[] {
+    const { activated } = this.#parts.workspace;
+    return [this.#rows.gated(this.#openRow(), gateUp, "silu", activated), this.#rows.add(activated, down, target)];
   }
 
   /** Norms over all heads of q and of k, where the model has those. */

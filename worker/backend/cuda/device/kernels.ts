@@ -34,6 +34,31 @@ const productOfBytes = [
   ...(["i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
 ] as const;
 
+/** input, weights, in, ffn, activation, squares, squareCount, epsilon, output; then the same of bytes */
+const gatedProduct = ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
+const gatedProductOfBytes = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32"] as const),
+  ...(["i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
+] as const;
+
+/**
+ * input, weights, scales, scaleStride, rowShift, inShift, chosen, perToken, in, ffn, gateStep, upOffset, activation,
+ * squares, squareCount, epsilon, out
+ */
+const ringGatedExperts = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
+] as const;
+
+/**
+ * input, weights, scales, scaleStride, rowShift, inShift, chosen, factors, perToken, in, outputs, scale, residual, norm,
+ * next, squares
+ */
+const ringDownExperts = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
+] as const;
+
 /** input, weights, in, out, scale, residual, norm, next, squares */
 const addedProduct = ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
 
@@ -91,10 +116,10 @@ export const kernelSignatures = {
   matvec_e4m3_add: addedProductOfBytes,
   matvec_ring: productOfRow,
   matvec_ring_float: productOfRow,
-  matvec_ring_gated: productOfRow,
+  matvec_ring_gated: gatedProduct,
   matvec_ring_add: addedProduct,
   matvec_ring_e4m3: productOfBytes,
-  matvec_ring_e4m3_gated: productOfBytes,
+  matvec_ring_e4m3_gated: gatedProductOfBytes,
   matvec_ring_e4m3_add: addedProductOfBytes,
   // input, rowCount, in, rowStride, out, scales
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
@@ -116,6 +141,10 @@ export const kernelSignatures = {
   experts_down_b16: downExperts,
   experts_down_e4m3: downExperts,
   experts_down_mx4: downExperts,
+  experts_ring_gated_b16: ringGatedExperts,
+  experts_ring_gated_e4m3: ringGatedExperts,
+  experts_ring_down_b16: ringDownExperts,
+  experts_ring_down_e4m3: ringDownExperts,
   // input, weights, bias, tiles, order, perToken, in, ffn, gateStep, upOffset, activation, out
   experts_gated_wgmma: [
     ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
@@ -189,6 +218,10 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   experts_gated_b16: "experts_b16.cu",
   experts_gated_e4m3: "experts_e4m3.cu",
   experts_gated_mx4: "experts_mx4.cu",
+  experts_ring_gated_b16: "experts_ring_b16.cu",
+  experts_ring_down_b16: "experts_ring_b16.cu",
+  experts_ring_gated_e4m3: "experts_ring_e4m3.cu",
+  experts_ring_down_e4m3: "experts_ring_e4m3.cu",
   experts_gated_wgmma: "experts_wgmma.cu",
   experts_down_b16: "experts_b16.cu",
   experts_down_e4m3: "experts_e4m3.cu",

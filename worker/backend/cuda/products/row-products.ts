@@ -3,17 +3,11 @@
  * allows and also do the work between two products. An input row is either finished, or as matvec_add left it: then its
  * RMSNorm factor is still missing, and the next product computes that factor from the sums of squares.
  */
-import {
-  blockScaleStride,
-  type ComputeDevice,
-  type DeviceBuffer,
-  type Launch,
-  type LaunchSize,
-  scaleBlock,
-} from "../device/device.ts";
+import { blockScaleStride, type ComputeDevice, type DeviceBuffer, type Launch, scaleBlock } from "../device/device.ts";
 import type { KernelName } from "../device/kernels.ts";
 import type { MatrixScales } from "../weights/e4m3.ts";
 import type { Matrix } from "../weights/matrix.ts";
+import { activations } from "./activations.ts";
 
 // Both numbers must match matvec.cu.
 const blockThreads = 128;
@@ -75,11 +69,30 @@ export function bytesOf({ values, inWidth }: Matrix, scales: MatrixScales) {
  */
 export type RowProductKind = keyof typeof kernels;
 
+/** A launch of rings for so many products. */
+export function ringLaunch({ multiprocessorCount }: Pick<ComputeDevice, "multiprocessorCount">, products: number) {
+  const blocks = Math.min(ringShape.blocks * multiprocessorCount, Math.ceil(products / 2 / ringShape.warps));
+  const blockThreads = 32 * ringShape.warps;
+  return { grid: [blocks], blockThreads, sharedBytes: ringBytes(), overlapsPrevious: true } as const;
+}
+
 /** Allows the rings their shared memory. */
 export function allowRings(device: Pick<ComputeDevice, "allowSharedBytes">): void {
   const { e4m3, ...others } = kernels.ring;
-  for (const name of [...Object.values(others), ...Object.values(e4m3)]) device.allowSharedBytes(name, ringBytes());
+  const names = [
+    ...Object.values(others),
+    ...Object.values(e4m3),
+    ...Object.values(ringExperts).flatMap(Object.values),
+  ];
+  for (const name of names) device.allowSharedBytes(name, ringBytes());
 }
+
+/** Kernels for one row's experts, of whom there may be so many. */
+export const ringExperts = {
+  b16: { gated: "experts_ring_gated_b16", down: "experts_ring_down_b16" },
+  e4m3: { gated: "experts_ring_gated_e4m3", down: "experts_ring_down_e4m3" },
+} as const satisfies Record<string, Record<string, KernelName>>;
+export const mostRingExperts = 32;
 
 export class RowProducts {
   readonly #device: RowDevice;
@@ -106,16 +119,32 @@ export class RowProducts {
     return this.#launched(launch, outWidth);
   }
 
-  /** Writes silu(gate) * up, [ffn] bfloat16; weights are [2 * ffn, width], gate first. */
-  gated(input: RowInput, matrix: Matrix, output: DeviceBuffer): () => void {
+  /** Does `gated` compute this activation? */
+  gates(activation: keyof typeof activations): boolean {
+    return this.#kind === "ring" || activation === "silu";
+  }
+
+  /** Writes activation(gate) * up, [ffn] bfloat16; weights are [2 * ffn, width], gate first. */
+  gated(input: RowInput, matrix: Matrix, activation: keyof typeof activations, output: DeviceBuffer): () => void {
+    if (!this.gates(activation)) throw new RangeError(`no product of one row with ${activation}`);
     const rows = matrix.outWidth;
+    if (this.#kind === "ring") return this.#launched(this.#ringGated(input, matrix, activation, output), rows);
     const rest = restOf(input, rows / 2);
-    const { e4m3, gated } = kernels[this.#kind];
+    const { e4m3, gated } = kernels.plain;
     const launch = matrix.scales
       ? this.#device.prepare(e4m3.gated, input.row, ...bytesOf(matrix, matrix.scales), ...rest, output)
       : this.#device.prepare(gated, input.row, matrix.values, ...rest, output);
-    // The plain launch has many thread blocks. If they began early, they would take multiprocessors from the kernel before.
-    return this.#launched(launch, rows, this.#kind === "ring");
+    // This launch has many thread blocks. If they began early, they would take multiprocessors from the kernel before.
+    return this.#launched(launch, rows, false);
+  }
+
+  #ringGated(input: RowInput, matrix: Matrix, activation: keyof typeof activations, output: DeviceBuffer): Launch {
+    const [width, ffn, ...norm] = restOf(input, matrix.outWidth / 2);
+    const shape = [width, ffn, activations[activation]] as const;
+    const { e4m3, gated } = kernels.ring;
+    return matrix.scales
+      ? this.#device.prepare(e4m3.gated, input.row, ...bytesOf(matrix, matrix.scales), ...shape, ...norm, output)
+      : this.#device.prepare(gated, input.row, matrix.values, ...shape, ...norm, output);
   }
 
   /** Adds the product of a finished row to the residual stream. */
@@ -132,16 +161,14 @@ export class RowProducts {
 
   #blocksFor(products: number): number {
     if (this.#kind === "plain") return Math.ceil(products / blockProducts);
-    const most = ringShape.blocks * this.#device.multiprocessorCount;
-    return Math.min(most, Math.ceil(products / 2 / ringShape.warps));
+    return ringLaunch(this.#device, products).grid[0];
   }
 
   #launched(launch: Launch, products: number, overlapsPrevious = true): () => void {
-    const grid = [this.#blocksFor(products)] as const;
-    const size: LaunchSize =
+    const size =
       this.#kind === "plain"
-        ? { grid, blockThreads, overlapsPrevious }
-        : { grid, blockThreads: 32 * ringShape.warps, sharedBytes: ringBytes(), overlapsPrevious };
+        ? { grid: [this.#blocksFor(products)] as const, blockThreads, overlapsPrevious }
+        : ringLaunch(this.#device, products);
     return () => launch(size);
   }
 }
