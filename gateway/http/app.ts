@@ -23,6 +23,7 @@ import {
 } from "./middleware/every-request.ts";
 import { type RateLimitDeps, rateLimits } from "./middleware/rate-limits.ts";
 import { logRequests } from "./middleware/request-log.ts";
+import { inSteps, type Step } from "./middleware/steps.ts";
 import { addChatRoutes, type ChatDeps } from "./openai/chat.ts";
 import { addTextCompletionRoutes, type TextCompletionDeps } from "./openai/text-completions.ts";
 import { addTokenizeRoutes, type TokenizeDeps } from "./openai/tokenize.ts";
@@ -66,45 +67,59 @@ const pathOf = (request: Request): string => (request.url.startsWith("/") ? "/" 
 /** @throws Error when a route declares no scope */
 export function createApp(deps: AppDeps): Hono<AppEnv> {
   const app = new Hono<AppEnv>({ getPath: pathOf, router: new RememberingRouter() });
-  app.use("*", async (context, next) => {
-    const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
-    context.set("requestId", requestId);
-    context.set("strict", deps.settings?.strict === true || context.req.header("x-spangate-strict") === "true");
-    await next();
-    context.header("x-request-id", requestId);
-    const ignored = context.get("ignored");
-    if (ignored !== undefined) context.header("x-spangate-ignored", ignored.join(", "));
-    // Anthropic's clients read the request's id from this header.
-    if (speaksAnthropic(context.req.path)) context.header("request-id", requestId);
-    // Metrics get the route's pattern, never the path: paths hold ids, so there is no bound to how many there are.
-    const route = context.req.routePath;
-    const { method } = context.req;
-    const status = String(context.res.status);
-    deps.metrics.count("spangate_http_requests_total", "Answers, by route and status.", {
-      method: knownMethod(method),
-      route,
-      status,
-    });
-  });
-  app.use("*", logRequests(deps.log, knownMethod));
-  app.use("*", requireWholeUrl);
-  const { corsOrigins: origins = [] } = deps.settings ?? {};
-  if (origins.length > 0) app.use("*", cors({ origin: [...origins], exposeHeaders: exposedHeaders, maxAge: 600 }));
-  app.use("*", methodNotAllowed({ app, onMethodNotAllowed: otherMethod }));
-  if (deps.tracer !== undefined) app.use("*", traceRequests(deps.tracer, knownMethod));
-  app.use("*", authenticate(deps.authenticator, deps.door));
-  app.use("*", requestBudgets(deps.bodyMemory ?? bodyMemory()));
-  if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
-  if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));
-  for (const addRoutes of deps.routes) addRoutes(app);
-  declaredRoutes(app);
-  app.notFound((context) => errorAnswer(context, new ApiError("route_not_found")));
-  app.onError((thrown, context) => {
+  const answerTo = (thrown: unknown, context: Context<AppEnv>): Response => {
     const error = deps.translateError?.(thrown) ?? toApiError(thrown);
     if (error.status >= 500) logFailure(deps.log, error, context.get("requestId"));
     return errorAnswer(context, error);
-  });
+  };
+  app.use("*", inSteps(stepsOf(deps), answerTo));
+  const { corsOrigins: origins = [] } = deps.settings ?? {};
+  if (origins.length > 0) app.use("*", cors({ origin: [...origins], exposeHeaders: exposedHeaders, maxAge: 600 }));
+  app.use("*", methodNotAllowed({ app, onMethodNotAllowed: otherMethod }));
+  for (const addRoutes of deps.routes) addRoutes(app);
+  declaredRoutes(app);
+  app.notFound((context) => errorAnswer(context, new ApiError("route_not_found")));
+  app.onError(answerTo);
   return app;
+}
+
+/** What every request passes before its handler, in this order, and its answer in the other. */
+function stepsOf(deps: AppDeps): readonly Step[] {
+  const { settings, metrics, log, tracer, authenticator, door, bodyMemory: memory = bodyMemory(), audit } = deps;
+  return [
+    identify(settings?.strict === true, metrics),
+    logRequests(log, knownMethod),
+    requireWholeUrl,
+    ...(tracer === undefined ? [] : [traceRequests(tracer, knownMethod)]),
+    authenticate(authenticator, door),
+    requestBudgets(memory),
+    ...(deps.rateLimits === undefined ? [] : [rateLimits(deps.rateLimits)]),
+    ...(audit === undefined ? [] : [auditTrail(audit, log)]),
+  ];
+}
+
+/** Gives the request its id, and counts its answer. @param isStrict unknown fields of all bodies are errors */
+function identify(isStrict: boolean, metrics: Metrics): Step {
+  return (context) => {
+    const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
+    context.set("requestId", requestId);
+    context.set("strict", isStrict || context.req.header("x-spangate-strict") === "true");
+    return () => {
+      const { req, res } = context;
+      // Not by `context.header`, which makes the answer anew.
+      res.headers.set("x-request-id", requestId);
+      const ignored = context.get("ignored");
+      if (ignored !== undefined) res.headers.set("x-spangate-ignored", ignored.join(", "));
+      // Anthropic's clients read the request's id from this header.
+      if (speaksAnthropic(req.path)) res.headers.set("request-id", requestId);
+      // Metrics get the route's pattern, never the path: paths hold ids, so there is no bound to how many there are.
+      metrics.count("spangate_http_requests_total", "Answers, by route and status.", {
+        method: knownMethod(req.method),
+        route: req.routePath,
+        status: String(res.status),
+      });
+    };
+  };
 }
 
 function errorAnswer(context: Context<AppEnv>, error: ApiError): Response {

@@ -44,19 +44,23 @@ export class ApiKeys implements Authenticator {
   readonly #db: Db;
   readonly #hashKey: Uint8Array;
   /** By the key's hash; the keys themselves are not kept. */
-  readonly #identities: Remembered<ApiKeyIdentity>;
+  readonly #known: Remembered<{ readonly identity: ApiKeyIdentity; readonly principal: Principal }>;
 
   constructor(db: Db, secret: ServerSecret) {
     this.#db = db;
-    this.#identities = new Remembered(db, rememberedKeys);
+    this.#known = new Remembered(db, rememberedKeys);
     this.#hashKey = secret.derive("api-key");
   }
 
   authenticate(apiKey: string): Principal | ExpiredKey | undefined {
     const hash = this.#hash(apiKey);
-    const found = this.#identities.get(hash.toString("hex"), () => findApiKeyByHash(this.#db, hash));
-    if (found === undefined || !timingSafeEqual(found.hash, hash)) return undefined;
-    return hasExpired(found) ? { expiredAt: found.expiresAt ?? 0 } : principalOf(found);
+    const known = this.#known.get(hash.toString("hex"), () => {
+      const identity = findApiKeyByHash(this.#db, hash);
+      return identity === undefined ? undefined : { identity, principal: principalOf(identity) };
+    });
+    if (known === undefined || !timingSafeEqual(known.identity.hash, hash)) return undefined;
+    const { identity, principal } = known;
+    return hasExpired(identity) ? { expiredAt: identity.expiresAt ?? 0 } : principal;
   }
 
   /** The principal of a key that is valid now. */

@@ -15,13 +15,14 @@ export class Salts {
     this.#key = secret.derive("salt");
   }
 
-  /**
-   * The salt of a tenant's own text. `subdivision` (the API's cache_salt) splits the tenant's cache; it never reaches
-   * another tenant's.
-   */
-  ofTenant(tenantId: TenantId, epoch: number, subdivision?: string): CacheSalt {
-    const base = this.#salt(["tenant", tenantId, String(epoch)]);
-    return subdivision === undefined ? base : this.#salt(["subdivision", base, subdivision]);
+  /** The salt of a tenant's own text. */
+  ofTenant(tenantId: TenantId, epoch: number): CacheSalt {
+    return this.#salt(["tenant", tenantId, String(epoch)]);
+  }
+
+  /** A part of what a tenant's salt reaches, such as the API's cache_salt asks for; it never reaches another tenant's. */
+  within(tenantSalt: CacheSalt, subdivision: string): CacheSalt {
+    return this.#salt(["subdivision", tenantSalt, subdivision]);
   }
 
   /** The salt of a corpus. All tenants with access to the corpus share the salt, and with it the corpus's KV. */

@@ -21,8 +21,8 @@ import { CallerLimits } from "./limits.ts";
 import { Salts } from "./salts.ts";
 import { Sealer, type ServerSecret } from "./secret.ts";
 
-/** Epochs of this many tenants are remembered, because every request with text of its own asks for one. */
-const rememberedEpochs = 4_096;
+/** Salts of this many tenants are remembered, because every request with text of its own asks for one. */
+const rememberedSalts = 4_096;
 
 export class TenantService {
   readonly apiKeys: ApiKeys;
@@ -30,12 +30,13 @@ export class TenantService {
   readonly sealer: Sealer;
   readonly #db: Db;
   readonly #salts: Salts;
-  readonly #saltEpochs: Remembered<number>;
+  /** Each tenant's own salt, which every request asks for. */
+  readonly #tenantSalts: Remembered<{ readonly salt: CacheSalt }>;
 
   constructor(db: Db, secret: ServerSecret) {
     this.#db = db;
     this.#salts = new Salts(secret);
-    this.#saltEpochs = new Remembered(db, rememberedEpochs);
+    this.#tenantSalts = new Remembered(db, rememberedSalts);
     this.apiKeys = new ApiKeys(db, secret);
     this.limits = new CallerLimits(db);
     this.sealer = new Sealer(secret);
@@ -88,8 +89,11 @@ export class TenantService {
 
   /** As `cacheSalt`; undefined: the tenant is gone, and its KV with it. */
   saltIfAny(tenantId: TenantId, subdivision?: string): CacheSalt | undefined {
-    const saltEpoch = this.#saltEpochs.get(tenantId, () => findTenantSaltEpoch(this.#db, tenantId));
-    return saltEpoch === undefined ? undefined : this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
+    const own = this.#tenantSalts.get(tenantId, () => {
+      const saltEpoch = findTenantSaltEpoch(this.#db, tenantId);
+      return saltEpoch === undefined ? undefined : { salt: this.#salts.ofTenant(tenantId, saltEpoch) };
+    });
+    return own === undefined || subdivision === undefined ? own?.salt : this.#salts.within(own.salt, subdivision);
   }
 
   corpusSalt(corpusId: string, epoch: number): CacheSalt {

@@ -20,18 +20,24 @@ export const saltMutants: readonly Mutant[] = [
     "a tenant's salt without the epoch": `["tenant", tenantId]`,
     "a tenant's salt without its kind": `["corpus", tenantId, String(epoch)]`,
   }),
-  ...site("gateway/tenant/salts.ts", `["subdivision", base, subdivision]`, {
+  ...site("gateway/tenant/salts.ts", `["subdivision", tenantSalt, subdivision]`, {
     "a subdivision without the tenant's salt": `["subdivision", subdivision]`,
-    "a tenant's salt without the subdivision": `["subdivision", base]`,
+    "a tenant's salt without the subdivision": `["subdivision", tenantSalt]`,
   }),
   ...site("gateway/tenant/salts.ts", `["corpus", corpusId, String(epoch)]`, {
     "a corpus's salt without the corpus": `["corpus", String(epoch)]`,
     "a corpus's salt without the epoch": `["corpus", corpusId]`,
   }),
-  ...site("gateway/tenant/tenants.ts", "ofTenant(tenantId, saltEpoch, subdivision)", {
-    "the salt of no tenant": `ofTenant("", saltEpoch, subdivision)`,
-    "the first epoch's salt": "ofTenant(tenantId, 0, subdivision)",
-    "the subdivision is dropped": "ofTenant(tenantId, saltEpoch)",
+  ...site("gateway/tenant/tenants.ts", "ofTenant(tenantId, saltEpoch)", {
+    "the salt of no tenant": `ofTenant("", saltEpoch)`,
+    "the first epoch's salt": "ofTenant(tenantId, 0)",
+  }),
+  ...site("gateway/tenant/tenants.ts", "this.#tenantSalts.get(tenantId,", {
+    "the salt of whoever asked first": `this.#tenantSalts.get("",`,
+  }),
+  ...site("gateway/tenant/tenants.ts", "this.#salts.within(own.salt, subdivision)", {
+    "a subdivision of nobody's salt": `this.#salts.within("" as CacheSalt, subdivision)`,
+    "the subdivision is dropped": "own.salt",
   }),
   ...site("gateway/tenant/tenants.ts", "ofCorpus(corpusId, epoch)", {
     "the salt of no corpus": `ofCorpus("", epoch)`,

@@ -1,5 +1,5 @@
 /** The audit log: what is written into it, and GET /admin/v1/audit. */
-import type { Context, Hono, MiddlewareHandler } from "hono";
+import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { AuditEventRow } from "../../../db/audit.ts";
 import type { Log } from "../../base/log.ts";
@@ -8,6 +8,7 @@ import { listOf } from "../transport/answer-schemas.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
+import type { Step } from "./steps.ts";
 
 /** Requests that administer or delete are audited; reading and asking questions change nothing. */
 function isAudited(method: string, route: string): boolean {
@@ -15,27 +16,28 @@ function isAudited(method: string, route: string): boolean {
 }
 
 /** Gives the handlers of audited routes what `changed` takes. */
-export function auditTrail(audit: AuditLog, log: Log): MiddlewareHandler<AppEnv> {
-  return async (context, next) => {
+export function auditTrail(audit: AuditLog, log: Log): Step {
+  return (context) => {
     let written = false;
     context.set("audited", (change, made) => {
       const result = audit.withEvent(eventOf(context), change, made);
       written = true;
       return result;
     });
-    await next();
-    const { method, routePath } = context.req;
-    if (written || context.res.status >= 400 || !isAudited(method, routePath)) return;
-    // The handler made its change without `changed`. That is a mistake in the handler; the change is recorded all the same.
-    const fields = { requestId: context.get("requestId"), method, routePath };
-    log("error", "a change was made before its audit event", fields);
-    try {
-      const nothing = (): undefined => undefined;
-      audit.withEvent(eventOf(context), nothing, () => ({}));
-    } catch {
-      // The change is made, so the caller is told that it is, and the operator that it is not on record.
-      log("error", "audit event could not be written", fields);
-    }
+    return () => {
+      const { method, routePath } = context.req;
+      if (written || context.res.status >= 400 || !isAudited(method, routePath)) return;
+      // The handler made its change without `changed`. That is a mistake in the handler; the change is recorded all the same.
+      const fields = { requestId: context.get("requestId"), method, routePath };
+      log("error", "a change was made before its audit event", fields);
+      try {
+        const nothing = (): undefined => undefined;
+        audit.withEvent(eventOf(context), nothing, () => ({}));
+      } catch {
+        // The change is made, so the caller is told that it is, and the operator that it is not on record.
+        log("error", "audit event could not be written", fields);
+      }
+    };
   };
 }
 

@@ -2,7 +2,7 @@
  * What every request passes on its way to a route: its URL must be whole, its API key tells who calls, it gets a budget
  * of memory, and a trace if it does work. Requests that fail inside are logged.
  */
-import type { Context, MiddlewareHandler } from "hono";
+import type { Context } from "hono";
 import { DbError } from "../../../db/errors.ts";
 import { ApiError } from "../../base/errors.ts";
 import { type Log, placeOf } from "../../base/log.ts";
@@ -15,17 +15,18 @@ import type { AppEnv } from "../transport/context.ts";
 import { RequestBudget } from "../transport/request-budget.ts";
 import { type ConsoleDoor, sessionOf } from "./console-door.ts";
 import { isWork } from "./request-log.ts";
+import type { Step } from "./steps.ts";
 
 /**
  * Bun gives the path alone where the Host header is no host, and the router would take the path's first segment for the
  * host: what is routed must be the path that was asked for.
  */
-export const requireWholeUrl: MiddlewareHandler<AppEnv> = async (context, next) => {
+export const requireWholeUrl: Step = (context) => {
   const { url } = context.req;
   if (!/^https?:\/\//.test(url) || !URL.canParse(url)) {
     throw new ApiError("invalid_request", { message: "The Host header is not a host, or the path is not one." });
   }
-  await next();
+  return undefined;
 };
 
 export const bodyMemory = (): BodyMemory =>
@@ -37,16 +38,12 @@ export const bodyMemory = (): BodyMemory =>
   });
 
 /** Gives each request its budget. Runs after `authenticate`, since a body counts against its tenant's part of the memory. */
-export function requestBudgets(memory: BodyMemory): MiddlewareHandler<AppEnv> {
-  return async (context, next) => {
+export function requestBudgets(memory: BodyMemory): Step {
+  return (context) => {
     const principal = context.get("principal");
     const budget = new RequestBudget(memory, principal?.tenantId ?? principal?.keyId ?? "");
     context.set("budget", budget);
-    try {
-      await next();
-    } finally {
-      budget.releaseBody();
-    }
+    return () => budget.releaseBody();
   };
 }
 
@@ -54,8 +51,8 @@ export function requestBudgets(memory: BodyMemory): MiddlewareHandler<AppEnv> {
  * Finds out who calls, by the key in `authorization: Bearer` or `x-api-key`, else by the console's cookie.
  * @param door undefined: there is no console
  */
-export function authenticate(authenticator: Authenticator, door?: ConsoleDoor): MiddlewareHandler<AppEnv> {
-  return async (context, next) => {
+export function authenticate(authenticator: Authenticator, door?: ConsoleDoor): Step {
+  return (context) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
     const within = context.env?.batch?.principal;
     const usable = within === undefined && apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
@@ -65,7 +62,7 @@ export function authenticate(authenticator: Authenticator, door?: ConsoleDoor): 
     const code = apiKey === undefined ? "missing_api_key" : "invalid_api_key";
     context.set("refusal", () => (expired ? expiredError(found) : new ApiError(code)));
     if (door !== undefined && apiKey === undefined && within === undefined) authenticateByCookie(context, door);
-    await next();
+    return undefined;
   };
 }
 
@@ -92,15 +89,15 @@ function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined
 }
 
 /** Makes a trace for each request that does work. */
-export function traceRequests(tracer: Tracer, knownMethod: (method: string) => string): MiddlewareHandler<AppEnv> {
-  return async (context, next) => {
-    if (!isWork(context.req.path)) return await next();
+export function traceRequests(tracer: Tracer, knownMethod: (method: string) => string): Step {
+  return (context) => {
+    // Browsers ask with OPTIONS whether they may ask.
+    if (!isWork(context.req.path) || context.req.method === "OPTIONS") return undefined;
     const requestId = context.get("requestId");
     const trace = tracer.begin(requestId, context.req.header("traceparent"));
-    if (trace === undefined) return await next();
+    if (trace === undefined) return undefined;
     context.set("trace", trace);
-    try {
-      await next();
+    return () => {
       const { tenantId, keyId } = context.get("principal") ?? {};
       const { req, res } = context;
       trace.describe({
@@ -111,9 +108,8 @@ export function traceRequests(tracer: Tracer, knownMethod: (method: string) => s
         route: req.routePath,
         status: res.status,
       });
-    } finally {
       trace.leave();
-    }
+    };
   };
 }
 

@@ -1,16 +1,17 @@
 /** Holds callers to their limits: a request is admitted before its body is read, and keeps its place until it ends; a look is only counted. */
-import type { Context, MiddlewareHandler } from "hono";
+import type { Context } from "hono";
 import type { Principal } from "../../tenant/principal.ts";
 import type { Admission, LimitedOwner, RateLimiter, Standing } from "../../tenant/rate-limiter.ts";
 import type { AppEnv } from "../transport/context.ts";
+import type { Step } from "./steps.ts";
 
 export interface RateLimitDeps {
   readonly limiter: RateLimiter;
   readonly ownersOf: (principal: Principal) => readonly LimitedOwner[];
 }
 
-export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHandler<AppEnv> {
-  return async (context, next) => {
+export function rateLimits({ limiter, ownersOf }: RateLimitDeps): Step {
+  return (context) => {
     let owners: readonly LimitedOwner[] = [];
     let admission: Admission | undefined;
     let open = false;
@@ -30,21 +31,20 @@ export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHand
         else admission.whenEnded(() => callback(admission?.usedTokens));
       },
     });
-    try {
-      await next();
-    } finally {
+    return () => {
       if (!open) admission?.end();
-    }
-    for (const kind of ["requests", "tokens"] as const) writeStanding(context, kind, limiter.standing(owners, kind));
+      for (const kind of ["requests", "tokens"] as const) writeStanding(context, kind, limiter.standing(owners, kind));
+    };
   };
 }
 
 /** Writes the headers in which OpenAI's servers tell what is left of a limit. */
 function writeStanding(context: Context<AppEnv>, kind: "requests" | "tokens", standing: Standing | undefined): void {
   if (standing === undefined) return;
-  context.header(`x-ratelimit-limit-${kind}`, String(standing.limit));
-  context.header(`x-ratelimit-remaining-${kind}`, String(standing.remaining));
-  context.header(`x-ratelimit-reset-${kind}`, durationText(standing.resetMs));
+  const { headers } = context.res;
+  headers.set(`x-ratelimit-limit-${kind}`, String(standing.limit));
+  headers.set(`x-ratelimit-remaining-${kind}`, String(standing.remaining));
+  headers.set(`x-ratelimit-reset-${kind}`, durationText(standing.resetMs));
 }
 
 /** "17ms", "1.5s", "6m0s". */

@@ -74,7 +74,7 @@ export interface BodyContext {
   readonly env?: AppEnv["Bindings"] | undefined;
   readonly req: { readonly raw: Request };
   /** Absent in tests that only read. */
-  readonly var?: { readonly budget?: RequestBudget };
+  readonly get?: (name: "budget") => RequestBudget | undefined;
 }
 
 export interface ReadOptions {
@@ -103,7 +103,7 @@ export async function readPieces(
   if (announcedBytes > maxBytes) throw tooLarge();
   const isShort = announcedBytes > 0 && announcedBytes <= shortBodyBytes;
   if (!isShort && request.body === null) return 0;
-  const budget = context.var?.budget;
+  const budget = context.get?.("budget");
   budget?.openBody(kept ? announcedBytes : 0);
   // The socket's time-out is off from here on: the body's own time limit counts, and then the request's deadline.
   context.env?.keepOpen?.();
@@ -226,7 +226,7 @@ export async function useTextPieces<Result>(
   look: (piece: string) => void = () => undefined,
 ): Promise<Result> {
   const pieces: string[] = [];
-  const budget = context.var?.budget;
+  const budget = context.get?.("budget");
   try {
     const byteCount = await readTextPieces(context, { maxBytes }, (piece) => {
       look(piece);

@@ -39,12 +39,13 @@ test("a short body is read whole, given up when it does not come, and refused wh
   const memory = bodyMemory();
   const announced = (body: ReadableStream<Uint8Array> | string) => {
     const raw = new Request("http://localhost/", { method: "POST", body, headers: { "content-length": "5" } });
-    return { ...contextOf(raw), var: { budget: new RequestBudget(memory, "tenant") } };
+    const budget = new RequestBudget(memory, "tenant");
+    return { ...contextOf(raw), budget, get: () => budget };
   };
   const whole = announced("short");
   expect(new TextDecoder().decode(await readBody(whole, 10, readMs))).toBe("short");
   expect(memory.heldBytes).toBe(5);
-  whole.var.budget.releaseBody();
+  whole.budget.releaseBody();
   const silent = announced(new ReadableStream({ pull: () => new Promise<void>(() => undefined) }));
   await expect(readBody(silent, 10, readMs)).rejects.toMatchObject({ code: "request_timeout" });
   await expect(readBody(announced("much longer"), 10, readMs)).rejects.toMatchObject({ code: "body_too_large" });
