@@ -66,14 +66,21 @@ inline void rotate_head(const PoolView &pool, const float *x, const float *row, 
   if (out != x) memcpy(out + pool.rotaryDim, x + pool.rotaryDim, (pool.headDim - pool.rotaryDim) * sizeof(float));
 }
 
+/* Numbers as the pool holds them. */
+template <class T>
+inline void put_all(const float *x, int count, T *out) {
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(out + i, load(x + i));
+  for (; i < count; i++) put(out + i, x[i]);
+}
+
 template <class T>
 void write_head(const PoolView &pool, const float *k, const float *v, unsigned char *head, int offset) {
+  T converted[spg::kMaxHeadDim];
+  put_all(k, pool.headDim, converted);
   T *keys = reinterpret_cast<T *>(head) + offset;
-  for (int d = 0; d < pool.headDim; d++) put(keys + static_cast<size_t>(d) * pool.blockTokens, k[d]);
-  T *values = reinterpret_cast<T *>(head) + static_cast<size_t>(pool.headDim) * (pool.blockTokens + offset);
-  int d = 0;
-  for (; d + kLanes <= pool.headDim; d += kLanes) store(values + d, load(v + d));
-  for (; d < pool.headDim; d++) put(values + d, v[d]);
+  for (int d = 0; d < pool.headDim; d++, keys += pool.blockTokens) *keys = converted[d];
+  put_all(v, pool.headDim, reinterpret_cast<T *>(head) + static_cast<size_t>(pool.headDim) * (pool.blockTokens + offset));
 }
 
 /* Writes K and V of rows [firstRow, endRow) into their slots. */
