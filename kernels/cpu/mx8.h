@@ -41,12 +41,9 @@ constexpr ScaleTable kScales;
 /* Rounds headDim values; `scales` gets one for each group. */
 inline void encode(const float *values, int headDim, Mx8 *out, uint8_t *scales) {
   for (int d = 0; d < headDim; d += kMx8Group) {
-    int32_t greatest = 0;
-    for (int i = 0; i < kMx8Group; i += 2 * kLanes) {
-      const int32_t bits = greatest_bits(load(values + d + i), load(values + d + i + kLanes));
-      greatest = bits > greatest ? bits : greatest;
-    }
-    const int exponent = greatest >> 23;
+    Bits magnitudes = magnitude_bits(load(values + d));
+    for (int i = kLanes; i < kMx8Group; i += kLanes) magnitudes = max(magnitudes, magnitude_bits(load(values + d + i)));
+    const int exponent = greatest_bits(magnitudes) >> 23;
     const int scale = exponent > spg::kMx8LeastScale ? exponent : spg::kMx8LeastScale;
     scales[d / kMx8Group] = static_cast<uint8_t>(scale);
     if (scale == spg::kMx8NanScale) {

@@ -104,10 +104,10 @@ inline void store_sums(void *to) {
   if (kTwo) _tile_stored(3, sums + 16 * 32 + 16, 128);
 }
 
-/* sums: [32][32]. */
+/* sums: [32][32]. Not inlined, and neither is multiply_int8: beside its caller's, what each step needs leaves registers. */
 template <bool kTwo>
-void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, const Stretch &stretch,
-                  const unsigned char *weights, NextWeights &next, float *sums) {
+[[gnu::noinline]] void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, const Stretch &stretch,
+                                    const unsigned char *weights, NextWeights &next, float *sums) {
   load_sums<kTwo>(stretch, sums);
   for (int tile = stretch.from; tile < stretch.end; tile++) {
     const size_t at = static_cast<size_t>(tile) * rowParts * spg::kTileBytes;
@@ -129,55 +129,64 @@ void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, 
   store_sums<kTwo>(sums);
 }
 
-/* Adds the whole numbers of a group, times both scales, to the sums of rows [from, end). */
-inline void add_group(const float *rowScales, const float *weightScales, const int32_t *whole, int from, int end,
-                      float *sums) {
-  const Vec first = load(weightScales), second = load(weightScales + 16);
-  for (int r = from; r < end; r++) {
-    const Vec scale = broadcast(rowScales[r]);
-    const __m512i *numbers = reinterpret_cast<const __m512i *>(whole + r * 32);
-    float *sum = sums + r * 32;
-    store(sum, fma(_mm512_cvtepi32_ps(numbers[0]), mul(scale, first), load(sum)));
-    store(sum + 16, fma(_mm512_cvtepi32_ps(numbers[1]), mul(scale, second), load(sum + 16)));
-  }
-}
-
 /* Whole numbers of a group that wait to be added to the sums of 32 rows and a pair. */
 struct Group {
   /* [16] scales of each row panel's rows; [32] of the pair's weights. */
   const float *first, *second, *weights;
   float *sums;
   int rows;
+  /* The sums begin with it. */
+  bool isFirst;
 };
 
 /*
- * While AMX multiplies one group, the vector units add the numbers of the group before it to the sums: a part of the
- * rows after each step.
+ * While AMX multiplies one group, the vector units add the numbers of the group before it to the sums: eight rows after
+ * each step, since most groups have four.
  */
 class WaitingGroup {
  public:
   /* [32][32] */
   int32_t *whole() { return whole_; }
-  void wait(const Group &group) { group_ = group; }
-  int rows() const { return group_.rows; }
+  void wait(const Group &group) {
+    group_ = group;
+    next_ = 0;
+  }
 
-  /* Adds rows [from, end). */
-  void add(int from, int end) const {
-    if (from >= end) return;
-    if (from < 16) add_group(group_.first, group_.weights, whole_, from, end < 16 ? end : 16, group_.sums);
-    if (end <= 16) return;
-    const int start = from > 16 ? from - 16 : 0;
-    add_group(group_.second, group_.weights, whole_ + 16 * 32, start, end - 16, group_.sums + 16 * 32);
+  /* Adds up to eight rows more. */
+  void add() {
+    if (next_ + kRowsAtOnce <= group_.rows) {
+      group_.isFirst ? add_rows<true>(kRowsAtOnce) : add_rows<false>(kRowsAtOnce);
+    } else if (next_ < group_.rows) {
+      group_.isFirst ? add_rows<true>(group_.rows - next_) : add_rows<false>(group_.rows - next_);
+    }
   }
 
   void finish() {
-    add(0, group_.rows);
-    group_.rows = 0;
+    while (next_ < group_.rows) add();
   }
 
  private:
+  static constexpr int kRowsAtOnce = 8;
+
+  /* Adds so many rows' whole numbers, times both scales. They are of one panel. */
+  template <bool kFirst>
+  inline void add_rows(int count) {
+    const Vec first = load(group_.weights), second = load(group_.weights + 16);
+    const float *scales = next_ < 16 ? group_.first + next_ : group_.second + next_ - 16;
+    const __m512i *numbers = reinterpret_cast<const __m512i *>(whole_ + next_ * 32);
+    float *sums = group_.sums + next_ * 32;
+#pragma GCC unroll 8
+    for (int r = 0; r < count; r++, numbers += 2, sums += 32) {
+      const Vec scale = broadcast(scales[r]);
+      store(sums, fma(_mm512_cvtepi32_ps(numbers[0]), mul(scale, first), kFirst ? zero() : load(sums)));
+      store(sums + 16, fma(_mm512_cvtepi32_ps(numbers[1]), mul(scale, second), kFirst ? zero() : load(sums + 16)));
+    }
+    next_ += count;
+  }
+
   alignas(64) int32_t whole_[32 * 32];
   Group group_ = {};
+  int next_ = 0;
 };
 
 struct Int8Scales {
@@ -186,12 +195,12 @@ struct Int8Scales {
 };
 
 template <bool kTwo>
-void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Scales &scales, const Stretch &stretch,
-                   const unsigned char *weights, WaitingGroup &waiting, NextWeights &next, float *sums) {
+[[gnu::noinline]] void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Scales &scales,
+                                     const Stretch &stretch, const unsigned char *weights, WaitingGroup &waiting,
+                                     NextWeights &next, float *sums) {
   int tile = spg::group_start(matrix, stretch.from);
-  if (tile == 0) memset(sums, 0, 32 * 32 * sizeof(float));
   for (int group = stretch.from; group < stretch.end; group++) {
-    const int end = spg::group_start(matrix, group + 1), start = tile, steps = end - start;
+    const int end = spg::group_start(matrix, group + 1);
     load_sums<kTwo>({0, 0}, nullptr);
     for (; tile < end; tile++, weights += kStepBytes) {
       const size_t at = static_cast<size_t>(tile) * spg::kTileBytes;
@@ -203,12 +212,12 @@ void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Sca
       if (kTwo) _tile_loadd(5, rows.second + at, 64);
       if (kTwo) _tile_dpbssd(2, 5, 6);
       if (kTwo) _tile_dpbssd(3, 5, 7);
-      const int step = tile - start;
-      waiting.add(waiting.rows() * step / steps, waiting.rows() * (step + 1) / steps);
+      waiting.add();
     }
+    waiting.finish();
     store_sums<kTwo>(waiting.whole());
     const float *first = scales.first + group * 16, *second = scales.second + group * 16;
-    waiting.wait({first, second, scales.weights + group * spg::kPairOutputs, sums, rows.rows});
+    waiting.wait({first, second, scales.weights + group * spg::kPairOutputs, sums, rows.rows, group == 0});
   }
 }
 

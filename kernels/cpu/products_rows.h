@@ -95,11 +95,9 @@ inline void norm_rows(const NormCall &call, int firstRow, int endRow) {
 
 /* Rounds `count` numbers of a group to int8; answers their scale, NaN if one of them is not finite. */
 inline float quantize(const float *values, int count, unsigned char *const *tiles) {
-  int32_t bits = 0;
-  for (int i = 0; i < count; i += 2 * kLanes) {
-    const int32_t found = greatest_bits(load(values + i), load(values + i + kLanes));
-    bits = found > bits ? found : bits;
-  }
+  Bits magnitudes = magnitude_bits(load(values));
+  for (int i = kLanes; i < count; i += kLanes) magnitudes = max(magnitudes, magnitude_bits(load(values + i)));
+  const int32_t bits = greatest_bits(magnitudes);
   float amax;
   memcpy(&amax, &bits, sizeof amax);
   const bool isFinite = bits < 0x7f800000;
@@ -199,8 +197,10 @@ inline void finish_rows(const MatrixView &matrix, const ProductCall &call, int p
   for (int r = 0; r < rows; r++, sums += spg::kPairOutputs) {
     const int row = firstRow + r;
     float *out = out_row(call, row) + first;
-    float values[spg::kPanelOutputs];
     if (gates) {
+      /* Gates and ups that the matrix does not have are zero; what becomes of them is dropped. */
+      float values[spg::kPanelOutputs];
+      float *to = count == width ? out : values;
       for (int i = 0; i < width; i += kLanes) {
         Vec gate = load(sums + i), up = load(sums + width + i);
         if (call.bias) {
@@ -208,9 +208,9 @@ inline void finish_rows(const MatrixView &matrix, const ProductCall &call, int p
           gate = add(gate, load(bias));
           up = add(up, load(bias + width));
         }
-        store(values + i, gated(call.finish, gate, up));
+        store(to + i, gated(call.finish, gate, up));
       }
-      memcpy(out, values, count * sizeof(float));
+      if (count < width) memcpy(out, values, count * sizeof(float));
       continue;
     }
     int i = 0;

@@ -41,12 +41,11 @@ inline Vec load_scales(const uint8_t *p) {
   const __mmask16 isNan = _mm512_cmpeq_epi32_mask(scales, _mm512_set1_epi32(spg::kMx8NanScale));
   return _mm512_mask_mov_ps(_mm512_castsi512_ps(_mm512_slli_epi32(exponents, 23)), isNan, _mm512_set1_ps(NAN));
 }
-/* The greatest bits of an absolute value. An infinity has more than all numbers, NaN more still. */
-inline int32_t greatest_bits(Vec a, Vec b) {
-  const __m512i sign = _mm512_set1_epi32(0x7fffffff);
-  const __m512i x = _mm512_and_si512(_mm512_castps_si512(a), sign), y = _mm512_and_si512(_mm512_castps_si512(b), sign);
-  return _mm512_reduce_max_epi32(_mm512_max_epi32(x, y));
-}
+/* The bits of absolute values. An infinity has more than all numbers, NaN more still. */
+typedef __m512i Bits;
+inline Bits magnitude_bits(Vec x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+inline Bits max(Bits a, Bits b) { return _mm512_max_epi32(a, b); }
+inline int32_t greatest_bits(Bits x) { return _mm512_reduce_max_epi32(x); }
 /* Rounds to nearest, ties to even, within +-127. */
 inline void store(Mx8 *p, Vec x) {
   const __m512i limit = _mm512_set1_epi32(127);
@@ -111,10 +110,10 @@ inline Vec load_scales(const uint8_t *p) {
   const __m256 isNan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(scales, _mm256_set1_epi32(spg::kMx8NanScale)));
   return _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_slli_epi32(exponents, 23)), _mm256_set1_ps(NAN), isNan);
 }
-inline int32_t greatest_bits(Vec a, Vec b) {
-  const __m256i sign = _mm256_set1_epi32(0x7fffffff);
-  const __m256i x = _mm256_and_si256(_mm256_castps_si256(a), sign), y = _mm256_and_si256(_mm256_castps_si256(b), sign);
-  const __m256i eight = _mm256_max_epi32(x, y);
+typedef __m256i Bits;
+inline Bits magnitude_bits(Vec x) { return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)); }
+inline Bits max(Bits a, Bits b) { return _mm256_max_epi32(a, b); }
+inline int32_t greatest_bits(Bits eight) {
   __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
   four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
