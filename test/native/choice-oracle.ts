@@ -17,6 +17,11 @@ export function elementsOfMemory(options: KvPoolOptions, memory: ArrayBuffer): E
   return options.kvType === "float32" ? new Float32Array(bytes.buffer) : new Uint16Array(bytes.buffer);
 }
 
+const bitCount = (value: number): number => value.toString(2).replaceAll("0", "").length;
+
+/** -1 for a number with an odd count of ones, 1 for the others, of the rows and columns of the largest head. */
+const signs = Array.from({ length: 256 }, (_, value) => (bitCount(value) % 2 === 0 ? 1 : -1));
+
 /** The orthonormal Hadamard transform of each power-of-two part, as the sum that defines it. */
 export function hadamard(x: ArrayLike<number>): Float64Array {
   const out = new Float64Array(x.length);
@@ -24,7 +29,7 @@ export function hadamard(x: ArrayLike<number>): Float64Array {
     const part = 2 ** Math.floor(Math.log2(x.length - start));
     for (let row = 0; row < part; row++) {
       for (let column = 0; column < part; column++) {
-        out[start + row] += (bitCount(row & column) % 2 === 0 ? 1 : -1) * x[start + column];
+        out[start + row] += signs[row & column] * x[start + column];
       }
       out[start + row] /= Math.sqrt(part);
     }
@@ -32,8 +37,6 @@ export function hadamard(x: ArrayLike<number>): Float64Array {
   }
   return out;
 }
-
-const bitCount = (value: number): number => value.toString(2).replaceAll("0", "").length;
 
 export function rotated(options: KvPoolOptions, layer: number, x: ArrayLike<number>, position: number, factor = 1) {
   const out = Float64Array.from(x);

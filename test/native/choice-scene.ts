@@ -244,13 +244,18 @@ export const listsOf = ({ seats, options }: KvPool, seat = 1): number[][] =>
     Array.from({ length: options.kvHeads }, (_, head) => [...(seats?.list(seat, layer, head) ?? [])]),
   );
 
-/** The twin's pool gets what the other holds, and shadows of it. */
-export function copyPool(from: KvPool, to: KvPool): void {
-  new Uint8Array(to.memory()).set(new Uint8Array(from.memory()));
-  to.seats?.writeShadows(Int32Array.from({ length: to.options.blockCount }, (_, id) => id));
+export const blocksOf = (pool: KvPool) => Int32Array.from({ length: pool.options.blockCount }, (_, id) => id);
+
+/** Blocks of its own that a step writes to; what else it fills are buffers, whose K nobody chooses from. */
+export function writtenBlocks({ batch }: SceneStep): Int32Array<ArrayBuffer> {
+  return Int32Array.from(batch.blockIds.subarray(batch.segmentBlockStarts[batch.pieceSegments[1] - 1]));
 }
 
-export const blocksOf = (pool: KvPool) => Int32Array.from({ length: pool.options.blockCount }, (_, id) => id);
+/** The twin's pool gets what the other holds, and makes shadows of these blocks of it: the twin takes its time for each. */
+export function copyPool(from: KvPool, to: KvPool, blocks = blocksOf(to)): void {
+  new Uint8Array(to.memory()).set(new Uint8Array(from.memory()));
+  to.seats?.writeShadows(blocks);
+}
 
 /** The first entry twice. */
 export function twoEntries(choices: Choices): Choices {

@@ -23,7 +23,7 @@ async function openEmulated(folder: string, graphs: boolean, rowProducts: RowPro
   const model = loadModel(folder, numericMode);
   const { headDim, scoreCap } = model.config;
   const device = new EmulatedDevice(headDim, 256 << 20, "bfloat16", scoreCap);
-  const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 256, maxLogitRows: 8, reserveBytes: 0 };
+  const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 160, maxLogitRows: 8, reserveBytes: 0 };
   const kinds = { graphs, rowProducts };
   return { device, model, backend: await CudaBackend.open(device, model, { ...options, ...kinds }) };
 }
