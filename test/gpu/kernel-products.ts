@@ -1,5 +1,5 @@
 /** Products of one row on the device against their twins, in widths with and without rests of every kind. */
-import type { LaunchSize } from "../../worker/backend/cuda/device/device.ts";
+import { blockScaleStride, type LaunchSize, type MatmulScales } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { activations } from "../../worker/backend/cuda/products/activations.ts";
 import { ringBytes, ringShape } from "../../worker/backend/cuda/products/row-products.ts";
@@ -46,6 +46,52 @@ export const productShapes = [
  * A row of normal numbers with outliers of some tens goes through every product, finished and without its factor; the
  * sums of squares that the first product leaves are what the others take.
  */
+/** Products of 2 to 16 rows, of which each is what it is alone. */
+export async function checkFewRows(
+  device: CudaDevice,
+  random: Random,
+  [width, count]: readonly [number, number],
+  rows: number,
+  e4m3?: MatmulScales,
+): Promise<string> {
+  const twin = new KernelTwin(device, 64 << 20, 0);
+  const size = ringProducts(5).size(0);
+  const input = twin.putBfloat16("input", random.normals(rows * width));
+  const matrix = e4m3
+    ? putBytes(twin, random, e4m3, 2 * count, width)
+    : [
+        twin.putBfloat16(
+          "weights",
+          random.normals(2 * count * width).map((x) => x / Math.sqrt(width)),
+        ),
+      ];
+  const [plain, gated] = [twin.space("plain", rows * 2 * count * 2), twin.space("gated", rows * count * 2)];
+  const floats = twin.space("floats", rows * 2 * count * 4);
+  twin.upload();
+  const tile = rows <= 8 ? 8 : 16;
+  const form = e4m3 ? "e4m3_" : "";
+  twin.launch(`few_rows_${form}${tile}`, [input, ...matrix, rows, width, 2 * count, plain], size);
+  twin.launch(`few_rows_${form}gated_${tile}`, [input, ...matrix, rows, width, count, 1, gated], size);
+  if (!e4m3) twin.launch(`few_rows_float_${tile}`, [input, ...matrix, rows, width, 2 * count, floats], size);
+  // Tensor cores add up products of units in float32, in another order; a gate's error counts up times.
+  const sum = 2 ** -8;
+  return twin.compare([
+    { buffer: plain, type: "bfloat16", relative: bfloat16Step, absolute: sum },
+    { buffer: gated, type: "bfloat16", relative: bfloat16Step, absolute: 16 * sum },
+    { buffer: floats, type: "float32", relative: 1e-5, absolute: sum },
+  ]);
+}
+
+/** Weights of 8 bits whose sums with units are units, and what a kernel takes of them from weights to inShift. */
+function putBytes(twin: KernelTwin, random: Random, kind: MatmulScales, outputs: number, width: number) {
+  const bytes = Uint8Array.from({ length: outputs * width }, () => random.integer(0, 126) + 128 * random.integer(0, 1));
+  const count = kind === "blocks" ? Math.ceil(outputs / 128) * blockScaleStride(width) : outputs;
+  // The numbers are 100 on average.
+  const scales = Float32Array.from({ length: count }, () => (0.5 + random.next()) / 100 / Math.sqrt(width));
+  const values = [twin.put("weights", bytes), twin.put("scales", scales)] as const;
+  return kind === "blocks" ? [...values, blockScaleStride(width), 7, 3] : [...values, 1, 0, 31];
+}
+
 export async function checkProducts(
   device: CudaDevice,
   random: Random,

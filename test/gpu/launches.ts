@@ -8,11 +8,12 @@ import { join } from "node:path";
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { MatmulScales } from "../../worker/backend/cuda/device/device.ts";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
+import { allowFewRows } from "../../worker/backend/cuda/products/few-rows.ts";
 import { allowRings, type RowProductKind, ringShape } from "../../worker/backend/cuda/products/row-products.ts";
 import { Random } from "../native/random.ts";
 import { checkByteRows, e4m3Shapes } from "./kernel-e4m3.ts";
 import { checkRingExperts, expertCases } from "./kernel-experts.ts";
-import { checkProducts, productShapes, ringProducts } from "./kernel-products.ts";
+import { checkFewRows, checkProducts, productShapes, ringProducts } from "./kernel-products.ts";
 import { decodeMs } from "./model-speed.ts";
 import { configOf, type ModelName, RandomReader, weightsOf } from "./models.ts";
 import { freshSeed, gpuOptions, resultPath } from "./options.ts";
@@ -48,7 +49,12 @@ const variants: Record<string, Variant> = {
 function kernelsOf({ warps, slots }: Variant): string {
   const folder = mkdtempSync(join(tmpdir(), "kernels-"));
   cpSync("kernels/cuda", folder, { recursive: true });
-  const files = ["products/matvec_ring.cu", "products/matvec_ring_e4m3.cu"];
+  const files = [
+    "products/few_rows.cu",
+    "products/few_rows_e4m3.cu",
+    "products/matvec_ring.cu",
+    "products/matvec_ring_e4m3.cu",
+  ];
   for (const name of [...files, "experts/experts_ring_b16.cu", "experts/experts_ring_e4m3.cu"]) {
     const file = join(folder, name);
     const defines = `#define RING_WARPS ${warps}\n#define RING_SLOTS ${slots}\n`;
@@ -87,10 +93,21 @@ async function speed(name: ModelName, e4m3: MatmulScales | undefined, variant: V
 if (isWanted("checks")) {
   const device = await open(128, ring);
   allowRings(device);
+  allowFewRows(device);
   for (const blocks of [132, 7]) {
     for (const [width, count] of productShapes) {
       const check = () => checkProducts(device, random, width, count, ringProducts(blocks));
       await report.check(`rings of ${blocks}, ${width}, ${count}`, check);
+    }
+    for (const shape of blocks === 7 ? productShapes : []) {
+      for (const rows of [2, 8, 11, 16]) {
+        await report.check(`${rows} rows, ${shape}`, () => checkFewRows(device, random, shape, rows));
+      }
+    }
+    for (const [kind, ...shape] of blocks === 7 ? e4m3Shapes : []) {
+      for (const rows of [3, 13]) {
+        await report.check(`${rows} rows, ${kind}, ${shape}`, () => checkFewRows(device, random, shape, rows, kind));
+      }
     }
     for (const shape of e4m3Shapes) {
       const check = () => checkByteRows(device, random, shape, ringProducts(blocks));

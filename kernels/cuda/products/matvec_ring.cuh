@@ -82,11 +82,18 @@ struct MatrixRows {
 __device__ __forceinline__ int pair_stride() { return gridDim.x * kRingWarps; }
 __device__ __forceinline__ int first_pair() { return (threadIdx.x >> 5) * gridDim.x + blockIdx.x; }
 
+/* What a warp and a lane read of rows: every `stride`-th pair from `first` on, and of each every 32nd vector. */
+struct RingPlace {
+  int first, stride, vector;
+};
+__device__ __forceinline__ RingPlace warp_pairs() { return {first_pair(), pair_stride(), int(threadIdx.x & 31)}; }
+
 /* A warp's ring, and what is copied to it next. All lanes of the warp call its methods. */
 template <class Source>
 class Ring {
  public:
-  __device__ __forceinline__ explicit Ring(const Source &source) : source(source) {
+  __device__ __forceinline__ explicit Ring(const Source &source, const RingPlace &place = warp_pairs())
+      : source(source), place(place) {
     extern __shared__ __align__(16) uint4 memory[];
     slots = memory + (threadIdx.x >> 5) * (kSlots * kSlotVectors) + (threadIdx.x & 31);
     fill();
@@ -94,7 +101,7 @@ class Ring {
 
   /* Begins with the first weights; copies that are in flight must have ended. */
   __device__ __forceinline__ void fill() {
-    pair = first_pair(), vector = threadIdx.x & 31, writeSlot = 0, readSlot = 0;
+    pair = place.first, from = 0, writeSlot = 0, readSlot = 0;
     find_rows();
 #pragma unroll
     for (int i = 0; i < kSlots; i++) copy_next();
@@ -106,15 +113,16 @@ class Ring {
       const uint32 to = shared_address(slots + writeSlot * kSlotVectors);
 #pragma unroll
       for (int b = 0; b < kSlotLoads; b++) {
-        const bool exists = vector + b * 32 < source.vectors;
+        const int vector = from + place.vector + b * 32;
+        const bool exists = vector < source.vectors;
 #pragma unroll
         for (int o = 0; o < kOutputs; o++) {
-          copy_async(to + (b * kOutputs + o) * 32 * 16, source.at(rows[o], exists ? vector + b * 32 : 0), exists);
+          copy_async(to + (b * kOutputs + o) * 32 * 16, source.at(rows[o], exists ? vector : 0), exists);
         }
       }
-      vector += kSlotLoads * 32;
-      if (vector - int(threadIdx.x & 31) >= source.vectors) {
-        vector = threadIdx.x & 31, pair += pair_stride();
+      from += kSlotLoads * 32;
+      if (from >= source.vectors) {
+        from = 0, pair += place.stride;
         find_rows();
       }
     }
@@ -136,9 +144,10 @@ class Ring {
 
  private:
   const Source &source;
+  const RingPlace place;
   uint4 *slots; /* this lane's place in the warp's first */
   int rows[kOutputs];
-  int pair, vector, writeSlot, readSlot;
+  int pair, from, writeSlot, readSlot; /* the next copies: from which vector of the pair's rows on */
 
   __device__ __forceinline__ void find_rows() {
     if (pair >= source.count) return;

@@ -150,6 +150,32 @@ function emulationsOf(deal: Deal, gated: Emulation) {
   return { ...each, bytes };
 }
 
+/** A kernel of few rows: one after the other. @param before what stands before the number of rows */
+const fewRows =
+  (before: number, isGated: boolean, isFloat = false): Emulation =>
+  (memory, values) => {
+    const [rows, inWidth, outWidth] = values.slice(before, before + 3).map(number);
+    const [activation, out] = [isGated ? number(values[before + 3]) : 0, buffer(values.at(-1))];
+    const weightsOf: WeightsOf =
+      before === 2
+        ? bfloat16Weights(memory, values[1])
+        : (_, count) => widenedWeights(memory, [...values.slice(1, 6), inWidth], count);
+    const matrix = weightsOf(inWidth, (isGated ? 2 : 1) * outWidth);
+    for (let row = 0; row < rows; row++) {
+      const x = memory.bfloat16(buffer(values[0])).row(row * inWidth, inWidth);
+      const sumOf = (o: number): number => {
+        let sum = 0;
+        for (let i = 0; i < inWidth; i++) sum += matrix[o * inWidth + i] * x[i];
+        return sum;
+      };
+      for (let o = 0; o < outWidth; o++) {
+        const sum = isGated ? gatedActivations[activation](sumOf(o), sumOf(outWidth + o)) : sumOf(o);
+        if (isFloat) memory.float32(out)[row * outWidth + o] = sum;
+        else memory.bfloat16(out).set(row * outWidth + o, sum);
+      }
+    }
+  };
+
 const [plain, ring] = [emulationsOf(eightEach, silu), emulationsOf(dealtPairs, activated)];
 
 export const emulatedRowProducts = {
@@ -167,4 +193,14 @@ export const emulatedRowProducts = {
   matvec_ring_e4m3: ring.bytes.product,
   matvec_ring_e4m3_gated: ring.bytes.gated,
   matvec_ring_e4m3_add: ring.bytes.add,
+  few_rows_8: fewRows(2, false),
+  few_rows_16: fewRows(2, false),
+  few_rows_float_8: fewRows(2, false, true),
+  few_rows_float_16: fewRows(2, false, true),
+  few_rows_gated_8: fewRows(2, true),
+  few_rows_gated_16: fewRows(2, true),
+  few_rows_e4m3_8: fewRows(6, false),
+  few_rows_e4m3_16: fewRows(6, false),
+  few_rows_e4m3_gated_8: fewRows(6, true),
+  few_rows_e4m3_gated_16: fewRows(6, true),
 } satisfies Partial<Record<KernelName, Emulation>>;

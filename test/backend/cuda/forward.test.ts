@@ -79,6 +79,22 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
     expect(fused.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(norms);
   });
 
+  test.each([6, 13])("a prompt of %i rows by rings gives what it gives by the products of many rows", async (count) => {
+    const folder = join(goldenFolder, name);
+    const ids = Array.from({ length: count }, (_, i) => 3 + i);
+    const answers: Float32Array[] = [];
+    for (const rowProducts of ["ring", "plain"] as const) {
+      const { device, model, backend } = await openEmulated(folder, true, rowProducts);
+      const golden = new GoldenModel(backend, model.digest);
+      answers.push(Float32Array.from((await golden.answer({ kind: "causal", ids }, 1)).logits ?? [Number.NaN]));
+      expect(device.log.some((launch) => launch.startsWith("few_rows"))).toBe(rowProducts === "ring");
+      expect(device.log.includes("matmul")).toBe(rowProducts === "plain");
+      await golden.dispose();
+    }
+    const [rings, plain] = answers;
+    expect(norm(rings.map((x, i) => x - plain[i])) / norm(plain)).toBeLessThan(roundingError);
+  });
+
   test("a step of one row by rings gives what any step gives, with fewer kernels", async () => {
     const folder = join(goldenFolder, name);
     const [rings, plain] = [await runRows(folder, true, "ring"), await runRows(folder, false)];

@@ -5,6 +5,7 @@ import { ExpertOps } from "./experts.ts";
 import type { ForwardParts, Op } from "./forward-parts.ts";
 import { leastProductRows } from "./graphs.ts";
 import { activations } from "./products/activations.ts";
+import { FewRows, takesFewRows } from "./products/few-rows.ts";
 import { type RowInput, RowProducts, type RowTarget, takesRows } from "./products/row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import { chooseOps, shadowRows } from "./sparse/sparse-ops.ts";
@@ -176,9 +177,11 @@ export class Forward {
 
   /** A matrix product; one of a single row runs on our own kernels, which read weights as fast as memory allows. */
   #products(rows: number, matrix: Matrix, input: DeviceBuffer, output: DeviceBuffer, type: OutputType): Op[] {
-    const { device } = this.#parts;
+    const { device, rowProducts } = this.#parts;
     const { values: weights, outWidth, inWidth } = matrix;
     if (rows === 1 && takesRows(inWidth)) return [this.#rows.product(finished(input, inWidth), matrix, output, type)];
+    if (rowProducts === "ring" && takesFewRows(rows, matrix, type))
+      return [new FewRows(device, rows).product(input, matrix, output, type)];
     if (matrix.scales) return this.#bytesProduct(rows, matrix, matrix.scales, input, output);
     const shape = { rows, outWidth, inWidth, outputType: type } as const;
     return [() => device.matmul(shape, { input, weights, output })];
@@ -230,16 +233,19 @@ export class Forward {
     const { config, workspace } = this.#parts;
     const { normed, gateUp, activated, delta } = workspace;
     if ("router" in mlp) return this.#expertOps.ops(mlp, finished(normed, config.hiddenSize));
-    const gated = this.#gatedRow(mlp.gateUp) ?? [...this.#product(normed, mlp.gateUp, gateUp), this.#activate()];
+    const gated = this.#gatedRows(mlp.gateUp) ?? [...this.#product(normed, mlp.gateUp, gateUp), this.#activate()];
     return [...gated, ...this.#product(activated, mlp.down, delta)];
   }
 
-  /** One row's gates and ups with their activation, where one kernel does it all. */
-  #gatedRow(gateUp: Matrix): Op[] | undefined {
-    const { config, workspace, rowProducts } = this.#parts;
+  /** Gates and ups with their activation, where one kernel does it all. */
+  #gatedRows(gateUp: Matrix): Op[] | undefined {
+    const { device, config, workspace, rowProducts } = this.#parts;
     const { hiddenSize, ffnSize, activation } = config;
-    const isOne = this.layout.capacity.rows === 1 && takesRows(hiddenSize, ffnSize);
-    if (rowProducts !== "ring" || !isOne) return undefined;
+    const { rows } = this.layout.capacity;
+    if (rowProducts !== "ring" || !takesRows(hiddenSize, ffnSize)) return undefined;
+    if (takesFewRows(rows, gateUp, "bfloat16"))
+      return [new FewRows(device, rows).gated(workspace.normed, gateUp, activation, workspace.activated)];
+    if (rows > 1) return undefined;
     return [this.#rows.gated(finished(workspace.normed, hiddenSize), gateUp, activation, workspace.activated)];
   }
 

@@ -18,6 +18,7 @@ import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
+import { allowFewRows } from "./products/few-rows.ts";
 import { allowRings, type RowProductKind, RowProducts } from "./products/row-products.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
@@ -82,7 +83,10 @@ export async function makeParts(
   if (options.sparse) assertChoosable(config, blockTokens, kvElement === "mx8");
   allowAttention(device, config.headDim, kvElement);
   const { rowProducts = "plain" } = options;
-  if (rowProducts === "ring") allowRings(device);
+  if (rowProducts === "ring") {
+    allowRings(device);
+    allowFewRows(device);
+  }
   if (config.experts && device.hasWarpgroups) {
     for (const name of ["experts_gated_wgmma", "experts_down_wgmma"] as const)
       device.allowSharedBytes(name, manySharedBytes);

@@ -59,6 +59,14 @@ const ringDownExperts = [
   ...(["i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
+/** input, weights, rowCount, in, out, output; the gated ones an activation before the output */
+const fewRows = ["ptr", "ptr", "i32", "i32", "i32", "ptr"] as const;
+const fewGatedRows = ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr"] as const;
+/** input, weights, scales, scaleStride, rowShift, inShift, rowCount, in, out, output, or the same */
+const bytesOfFewRows = ["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "i32"] as const;
+const fewRowsOfBytes = [...bytesOfFewRows, "ptr"] as const;
+const fewGatedRowsOfBytes = [...bytesOfFewRows, "i32", "ptr"] as const;
+
 /** input, weights, in, out, scale, residual, norm, next, squares */
 const addedProduct = ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
 
@@ -121,6 +129,16 @@ export const kernelSignatures = {
   matvec_ring_e4m3: productOfBytes,
   matvec_ring_e4m3_gated: gatedProductOfBytes,
   matvec_ring_e4m3_add: addedProductOfBytes,
+  few_rows_8: fewRows,
+  few_rows_16: fewRows,
+  few_rows_float_8: fewRows,
+  few_rows_float_16: fewRows,
+  few_rows_gated_8: fewGatedRows,
+  few_rows_gated_16: fewGatedRows,
+  few_rows_e4m3_8: fewRowsOfBytes,
+  few_rows_e4m3_16: fewRowsOfBytes,
+  few_rows_e4m3_gated_8: fewGatedRowsOfBytes,
+  few_rows_e4m3_gated_16: fewGatedRowsOfBytes,
   // input, rowCount, in, rowStride, out, scales
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // input, rowCount, in, out, scales
@@ -212,6 +230,16 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_ring_add: "matvec_ring.cu",
   matvec_ring_e4m3_gated: "matvec_ring_e4m3.cu",
   matvec_ring_e4m3_add: "matvec_ring_e4m3.cu",
+  few_rows_8: "few_rows.cu",
+  few_rows_16: "few_rows.cu",
+  few_rows_float_8: "few_rows.cu",
+  few_rows_float_16: "few_rows.cu",
+  few_rows_gated_8: "few_rows.cu",
+  few_rows_gated_16: "few_rows.cu",
+  few_rows_e4m3_8: "few_rows_e4m3.cu",
+  few_rows_e4m3_16: "few_rows_e4m3.cu",
+  few_rows_e4m3_gated_8: "few_rows_e4m3.cu",
+  few_rows_e4m3_gated_16: "few_rows_e4m3.cu",
   quantize_blocks: "quantize.cu",
   quantize_rows: "quantize.cu",
   route_row: "route_rows.cu",
