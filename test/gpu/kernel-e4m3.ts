@@ -47,7 +47,11 @@ export async function checkByteRows(
   const matrix = [row, weights, scales, ...places, width];
   twin.launch(`${prefix}_e4m3`, [...matrix, 2 * count, null, 0, epsilon, plain], size);
   twin.launch(`${prefix}_e4m3_gated`, [...matrix, count, ...kernels.activations[0], null, 0, epsilon, gated], size);
-  twin.launch(`${prefix}_e4m3_add`, [...matrix, 2 * count, 0.22, residual, norm, next, squares], size);
+  twin.launch(
+    `${prefix}_e4m3_add`,
+    [...matrix, 2 * count, ...(kernels.addsBias ? [null] : []), 0.22, residual, norm, next, squares],
+    size,
+  );
   // float32 sums of `width` products of some units at most, in another order.
   const sum = width * 2 ** -24 * 1_000;
   return twin.compare([

@@ -13,17 +13,20 @@ export interface ProductKernels {
   readonly prefix: "matvec" | "matvec_ring";
   /** Numbers of activations that the gated product takes, each as it stands among the arguments. */
   readonly activations: readonly (readonly number[])[];
+  readonly addsBias: boolean;
   size(products: number): LaunchSize;
 }
 export const plainProducts: ProductKernels = {
   prefix: "matvec",
   activations: [[]],
+  addsBias: false,
   size: (products) => ({ grid: [Math.ceil(products / 8)], blockThreads: 128, overlapsPrevious: true }),
 };
 /** @param blocks of the grid; each has pairs of outputs */
 export const ringProducts = (blocks: number): ProductKernels => ({
   prefix: "matvec_ring",
   activations: Object.values(activations).map((number) => [number]),
+  addsBias: true,
   size: () => ({
     grid: [blocks],
     blockThreads: 32 * ringShape.warps,
@@ -102,6 +105,7 @@ export async function checkProducts(
   const twin = new KernelTwin(device, 64 << 20, 0);
   const { prefix, size: grid } = kernels;
   const squareCount = squaresOf(kernels, width);
+  const bias = kernels.addsBias ? [twin.putBfloat16("bias", random.normals(width))] : [];
   const bfloat16 = (name: string, size: number) => twin.putBfloat16(name, random.normals(size));
   const [row, weights, joining] = [
     bfloat16("row", width),
@@ -123,7 +127,7 @@ export async function checkProducts(
   const finished = [row, weights, width, count, null, 0, 0];
   twin.launch(prefix, [...finished, plain], grid(count));
   twin.launch(`${prefix}_float`, [...finished, floats], grid(count));
-  twin.launch(`${prefix}_add`, [row, joining, width, width, 0.22, residual, norm, open, squares], grid(width));
+  twin.launch(`${prefix}_add`, [row, joining, width, width, ...bias, 0.22, residual, norm, open, squares], grid(width));
   // The device's own row goes on, as its twin's does: both rounded it to bfloat16 from nearly the same numbers.
   const half = [open, weights, width, count, squares, squareCount, epsilon];
   twin.launch(prefix, [...half, scaled], grid(count));

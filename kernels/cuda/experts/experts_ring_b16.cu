@@ -13,5 +13,5 @@ extern "C" __global__ void __launch_bounds__(kRingWarps * 32, 2)
 experts_ring_down_b16(const bf16 *input, const bf16 *__restrict__ weights, const float *, int, int, int,
     const int *chosen, const float *factors, int perToken, int in, int outputs, float scale, float *residual,
     const bf16 *__restrict__ norm, bf16 *next, float *squares) {
-  down_experts(RowB16{weights, in}, chosen, factors, perToken, outputs, input, {scale, residual, norm, next, squares});
+  down_experts(RowB16{weights, in}, chosen, factors, perToken, outputs, input, {nullptr, scale, residual, norm, next, squares});
 }

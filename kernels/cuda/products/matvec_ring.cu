@@ -1,6 +1,7 @@
 /*
  * The products of matvec.cu by thread blocks that stay (matvec_ring.cuh); parameters and results are the same, but
- * that matvec_ring_add's squares[block] is of all the block's outputs.
+ * that matvec_ring_gated takes an activation's number (activation.cuh), and matvec_ring_add a bias [out] bf16 or null,
+ * which is added to the products first; its squares[block] is of all the block's outputs.
  *
  * Grid: any, of 256 threads. Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
  */
@@ -25,7 +26,7 @@ matvec_ring_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, i
 }
 
 extern "C" __global__ void __launch_bounds__(kRingWarps * 32, 2)
-matvec_ring_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, float scale, float *residual,
-                const bf16 *__restrict__ norm, bf16 *next, float *squares) {
-  ring_add(RowB16{weights, in}, out, input, {scale, residual, norm, next, squares});
+matvec_ring_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, const bf16 *__restrict__ bias,
+                float scale, float *residual, const bf16 *__restrict__ norm, bf16 *next, float *squares) {
+  ring_add(RowB16{weights, in}, out, input, {bias, scale, residual, norm, next, squares});
 }

@@ -253,8 +253,9 @@ __device__ __forceinline__ void ring_gated(const Form &form, int ffn, int activa
                });
 }
 
-/* Where products are added to, with what counts in the next row. */
+/* Where products are added to, with what counts in the next row; the bias, which is added to them first, may be null. */
 struct AddedRow {
+  const bf16 *bias;
   float scale, *residual;
   const bf16 *norm;
   bf16 *next;
@@ -267,16 +268,18 @@ __device__ __forceinline__ void add_all(Ring<Source> &ring, const Source &source
                                         const AddedRow &to) {
   __shared__ float scratch[32];
   const int lane = threadIdx.x & 31;
-  float before = 0, weight = 0, sum = 0;
+  float before = 0, weight = 0, bias = 0, sum = 0;
   multiply_all(
       ring, source, input, OpenRow{nullptr, 0, 0, 0.0f},
       [&](const int (&rows)[kOutputs]) {
         const int own = lane == 0 ? rows[0] : rows[1];
-        if (lane < kOutputs) before = to.residual[own], weight = to_float(to.norm[own]);
+        if (lane >= kOutputs) return;
+        before = to.residual[own], weight = to_float(to.norm[own]);
+        if (to.bias) bias = to_float(to.bias[own]);
       },
       [&](int, const int (&rows)[kOutputs], float first, float second) {
         store_pair(rows, first, second, [&](int o, float product) {
-          const float value = before + product * to.scale;
+          const float value = before + (product + bias) * to.scale;
           to.residual[o] = value;
           put(to.next + o, value * weight);
           sum = fmaf(value, value, sum);

@@ -82,6 +82,7 @@ const silu: Emulation = (memory, values, _, weightsOf) => {
 
 /** Where products are added to: residual [out] float32, next [out] bfloat16, and sums of squares by thread block. */
 interface RowSpace {
+  readonly bias?: unknown;
   readonly scale: unknown;
   readonly residual: unknown;
   readonly norm: unknown;
@@ -92,27 +93,29 @@ interface RowSpace {
 export function addToRow(
   memory: EmulatedMemory,
   sums: ArrayLike<number>,
-  { scale, residual, norm, next, squares }: RowSpace,
+  { bias, scale, residual, norm, next, squares }: RowSpace,
   blockOf: (product: number) => number,
   grid: number,
 ): void {
   const stream = memory.float32(buffer(residual));
   const parts = memory.float32(buffer(squares));
   const [scales, to] = [memory.bfloat16(buffer(norm)), memory.bfloat16(buffer(next))];
+  const added = bias ? memory.bfloat16(buffer(bias)).row(0, sums.length) : undefined;
   parts.fill(0, 0, grid);
   for (let o = 0; o < sums.length; o++) {
-    stream[o] += sums[o] * number(scale);
+    stream[o] += (sums[o] + (added?.[o] ?? 0)) * number(scale);
     to.set(o, stream[o] * scales.get(o));
     parts[blockOf(o)] += stream[o] ** 2;
   }
 }
 
 const added =
-  (deal: Deal): Emulation =>
+  (deal: Deal, hasBias: boolean): Emulation =>
   (memory, values, [grid], weightsOf = bfloat16Weights(memory, values[1])) => {
-    const [input, , inWidth, outWidth, scale, residual, norm, next, squares] = values;
+    const [input, , inWidth, outWidth] = values;
+    const [bias, scale, residual, norm, next, squares] = hasBias ? values.slice(4) : [null, ...values.slice(4)];
     const sums = products(memory, input, weightsOf, number(inWidth), number(outWidth));
-    addToRow(memory, sums, { scale, residual, norm, next, squares }, (o) => deal(o, grid), grid);
+    addToRow(memory, sums, { bias, scale, residual, norm, next, squares }, (o) => deal(o, grid), grid);
   };
 
 /** A grid with a thread block for each product. @param productsOf by the number of outputs that a launch names */
@@ -144,7 +147,7 @@ function emulationsOf(deal: Deal, gated: Emulation) {
     product: coveredBy(deal, (out) => out, product),
     float: coveredBy(deal, (out) => out, floatProduct),
     gated: coveredBy(deal, (ffn) => 2 * ffn, gated),
-    add: coveredBy(deal, (out) => out, added(deal)),
+    add: coveredBy(deal, (out) => out, added(deal, deal === dealtPairs)),
   };
   const bytes = { product: ofBytesToo(each.product), gated: ofBytesToo(each.gated), add: ofBytesToo(each.add) };
   return { ...each, bytes };

@@ -104,11 +104,12 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
       [],
     );
     expect(rings.names).not.toContain("activate");
-    const { experts, layerNorms, normsAddOne, outputBias } = readModel(folder).config;
-    const isFused = layerNorms === llamaNorms && !normsAddOne && !outputBias;
+    const { experts, layerNorms, layerCount, normsAddOne, outputBias } = readModel(folder).config;
+    const isFused = layerNorms === llamaNorms && !normsAddOne;
     const adds = rings.names.some((launch) => launch.startsWith("experts_ring_down"));
-    expect(adds).toBe(isFused && experts !== undefined);
-    // One embeds the first row's norm; what experts give joins the stream where it is computed.
-    if (isFused) expect(rings.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(1);
+    expect(adds).toBe(isFused && experts !== undefined && !outputBias);
+    // One is the first row's; what experts give joins the stream where it is computed, but for those with biases.
+    const norms = 1 + (experts && !adds ? layerCount : 0);
+    if (isFused) expect(rings.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(norms);
   });
 });

@@ -35,13 +35,14 @@ interface Delta {
   readonly experts?: { readonly factors: DeviceBuffer; readonly count: number } | undefined;
 }
 
-/** Can the products of one row do the work between them (matvec.cu)? */
-function fusesRow({ layerNorms, outputBias, normsAddOne, activation, ...config }: ModelConfig): boolean {
+/** Can the products of one row do the work between them (matvec.cu, matvec_ring.cuh)? */
+function fusesRow({ layerNorms, outputBias, normsAddOne, activation, ...config }: ModelConfig, rows: RowProducts) {
   const { headCount, headDim, hiddenSize, ffnSize } = config;
   const { beforeAttention, afterAttention, beforeMlp, afterMlp } = layerNorms;
   const areBefore = beforeAttention !== undefined && beforeMlp !== undefined;
   const areBehind = afterAttention !== undefined || afterMlp !== undefined;
-  if (!areBefore || areBehind || outputBias || normsAddOne || activation !== "silu") return false;
+  if (!areBefore || areBehind || normsAddOne) return false;
+  if (!rows.gates(activation) || (outputBias && !rows.addsBias)) return false;
   return takesRows(hiddenSize, ffnSize, headCount * headDim);
 }
 
@@ -62,7 +63,7 @@ export class Forward {
     this.#parts = parts;
     this.layout = layout;
     this.#attention = attentionLaunches(parts, layout);
-    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config);
+    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config, this.#rows);
     const { layers, finalNorm } = parts.weights;
     this.body = [
       this.#embed(),
@@ -313,7 +314,7 @@ export class Forward {
         ? [this.#rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]
         : this.#projectQkv(layer, index)),
       ...this.#attend(layer, index),
-      this.#rows.add(attended, layer.output, { ...target, norm }),
+      this.#rows.add(attended, layer.output, layer.outputBias, { ...target, norm }),
       ...("router" in layer.mlp
         ? this.#expertOps.ops(layer.mlp, this.#openRow(), behind)
         : this.#fusedMlp(layer.mlp, behind)),
@@ -327,8 +328,10 @@ export class Forward {
   }
 
   #fusedMlp({ gateUp, down }: DenseMlp, target: RowTarget): Op[] {
-    const { activated } = this.#parts.workspace;
-    return [this.#rows.gated(this.#openRow(), gateUp, "silu", activated), this.#rows.add(activated, down, target)];
+    const { config, workspace } = this.#parts;
+    const { activated } = workspace;
+    const gated = this.#rows.gated(this.#openRow(), gateUp, config.activation, activated);
+    return [gated, this.#rows.add(activated, down, null, target)];
   }
 
   /** Norms over all heads of q and of k, where the model has those. */

@@ -70,6 +70,13 @@ const fewGatedRowsOfBytes = [...bytesOfFewRows, "i32", "ptr"] as const;
 /** input, weights, in, out, scale, residual, norm, next, squares */
 const addedProduct = ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
 
+/** The same with a bias before the scale */
+const biasedProduct = ["ptr", "ptr", "i32", "i32", "ptr", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
+const biasedProductOfBytes = [
+  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
+  ...(["ptr", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
+] as const;
+
 /** input, weights, scales, scaleStride, rowShift, inShift, in, out, scale, residual, norm, next, squares */
 const addedProductOfBytes = [
   ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
@@ -125,10 +132,10 @@ export const kernelSignatures = {
   matvec_ring: productOfRow,
   matvec_ring_float: productOfRow,
   matvec_ring_gated: gatedProduct,
-  matvec_ring_add: addedProduct,
+  matvec_ring_add: biasedProduct,
   matvec_ring_e4m3: productOfBytes,
   matvec_ring_e4m3_gated: gatedProductOfBytes,
-  matvec_ring_e4m3_add: addedProductOfBytes,
+  matvec_ring_e4m3_add: biasedProductOfBytes,
   few_rows_8: fewRows,
   few_rows_16: fewRows,
   few_rows_float_8: fewRows,

@@ -147,15 +147,29 @@ export class RowProducts {
       : this.#device.prepare(gated, input.row, matrix.values, ...shape, ...norm, output);
   }
 
-  /** Adds the product of a finished row to the residual stream. */
-  add(row: DeviceBuffer, matrix: Matrix, target: RowTarget): () => void {
+  /** Can `add` add a bias? */
+  get addsBias(): boolean {
+    return this.#kind === "ring";
+  }
+
+  /** Adds the product of a finished row, and a bias [outWidth], to the residual stream. */
+  add(row: DeviceBuffer, matrix: Matrix, bias: DeviceBuffer | null, target: RowTarget): () => void {
     const { outWidth, inWidth } = matrix;
     const { scale, residual, norm, squares } = target;
-    const rest = [inWidth, outWidth, scale, residual, norm, target.row, squares] as const;
-    const { e4m3, add } = kernels[this.#kind];
+    if (bias !== null && !this.addsBias) throw new RangeError("no product of one row with a bias");
+    const rest = [scale, residual, norm, target.row, squares] as const;
+    if (this.#kind === "ring") {
+      const { e4m3, add } = kernels.ring;
+      const shape = [inWidth, outWidth, bias] as const;
+      const launch = matrix.scales
+        ? this.#device.prepare(e4m3.add, row, ...bytesOf(matrix, matrix.scales), ...shape, ...rest)
+        : this.#device.prepare(add, row, matrix.values, ...shape, ...rest);
+      return this.#launched(launch, outWidth);
+    }
+    const { e4m3, add } = kernels.plain;
     const launch = matrix.scales
-      ? this.#device.prepare(e4m3.add, row, ...bytesOf(matrix, matrix.scales), ...rest)
-      : this.#device.prepare(add, row, matrix.values, ...rest);
+      ? this.#device.prepare(e4m3.add, row, ...bytesOf(matrix, matrix.scales), inWidth, outWidth, ...rest)
+      : this.#device.prepare(add, row, matrix.values, inWidth, outWidth, ...rest);
     return this.#launched(launch, outWidth);
   }
 
