@@ -40,7 +40,7 @@ const longQuestion = "Who works as a baker in Fairhaven and owns a red kite? ".r
 describe("a killed worker", () => {
   let server: TestServer;
   beforeAll(async () => {
-    server = await startTestServer();
+    server = await startTestServer({ model: "one-layer" });
   });
   afterAll(async () => await server[Symbol.asyncDispose]());
 

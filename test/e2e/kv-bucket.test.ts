@@ -81,7 +81,7 @@ const rowsOf = async ({ admin }: TestServer): Promise<readonly TierRow[]> =>
  */
 async function loseFolder(settings: Record<string, string>, list: () => Promise<readonly string[]>): Promise<void> {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir, env: settings });
+  const first = await startTestServer({ model: "one-layer", dataDir, env: settings });
   const prepared = await prepare(first);
   const warm = await ask(first, prepared);
   const count = filesIn(dataDir).length;
@@ -97,7 +97,7 @@ async function loseFolder(settings: Record<string, string>, list: () => Promise<
   first.process.kill("SIGKILL");
   await first.process.exited;
   rmSync(join(dataDir, "kv"), { recursive: true });
-  await using second = await startTestServer({ dataDir, env: settings });
+  await using second = await startTestServer({ model: "one-layer", dataDir, env: settings });
   expect(await ask(second, prepared)).toEqual(warm);
   expect(filesIn(dataDir).length).toBeGreaterThan(0);
   const client = new HttpClient({ url: second.url, apiKey: prepared.apiKey });
@@ -152,7 +152,7 @@ async function observerKey(server: TestServer, tenantId: string): Promise<string
 
 test("what comes to files and the bucket, goes and is brought back is told to its tenant and to nobody else", async () => {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir, env: env() });
+  const first = await startTestServer({ model: "one-layer", dataDir, env: env() });
   const prepared = await prepare(first);
   const tenantId = (
     await first.admin.json<{ data: { id: string; name: string }[] }>("GET", "/admin/v1/tenants")
@@ -187,7 +187,7 @@ test("what comes to files and the bucket, goes and is brought back is told to it
     await first.admin.json("PUT", limits, {});
   }
   await first[Symbol.asyncDispose]();
-  await using second = await startTestServer({ dataDir, env: env() });
+  await using second = await startTestServer({ model: "one-layer", dataDir, env: env() });
   await using own = new Told(second.url, keys.own);
   await using other = new Told(second.url, keys.other);
   await using all = new Told(second.url, second.adminKey);
@@ -218,7 +218,7 @@ test("a bucket that refuses is said in a sentence, and everything is computed", 
     log += part;
   };
   const dataDir = newFolder();
-  await using server = await startTestServer({ dataDir, env: env(), onLog });
+  await using server = await startTestServer({ model: "one-layer", dataDir, env: env(), onLog });
   const prepared = await prepare(server);
   expect((await ask(server, prepared)).found).toBeGreaterThan(300);
   await until(() => log.includes("KV is not copied to the bucket for now"), "it is said");

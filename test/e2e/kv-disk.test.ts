@@ -75,13 +75,13 @@ test("prepared fragments in mx8 are found after kill -9, with the same answer, a
   const dataDir = newFolder();
   // The engine's bookkeeping is checked after every step in the long form.
   const env = { SPANGATE_KV_CODEC: "mx8", ...(isLong && { SPANGATE_DEBUG: "1" }) };
-  const first = await startTestServer({ dataDir, env });
+  const first = await startTestServer({ model: "one-layer", dataDir, env });
   const prepared = await prepare(first);
   const warm = await ask(first, prepared);
   expect(warm.found).toBeGreaterThan(500);
   expect(objectsIn(dataDir).length).toBe(rowsIn(dataDir).objects);
   await killed(first);
-  const second = await startTestServer({ dataDir, env });
+  const second = await startTestServer({ model: "one-layer", dataDir, env });
   expect(await ask(second, prepared)).toEqual(warm);
   await killWorker(second);
   await until(async () => (await firstWorkerOf(second)).restarts === 1, "the worker is back");
@@ -96,7 +96,7 @@ test("prepared fragments in mx8 are found after kill -9, with the same answer, a
   const refused = client.json("POST", "/v1/query/execute", blended);
   await expect(refused).rejects.toThrow("$.g.reuse: this server holds KV in mx8");
   await killed(second);
-  await using raw = await startTestServer({ dataDir });
+  await using raw = await startTestServer({ model: "one-layer", dataDir });
   await until(() => isEmpty(dataDir), "what another mode has written is removed");
   expect((await ask(raw, prepared)).found).toBeLessThan(50);
 });
@@ -181,7 +181,7 @@ test("a job brings fragments to where it is told, or says why not; a pin in file
 
 test("a pinned fragment that a question had computed, and one that two had used, are there after a restart", async () => {
   const dataDir = newFolder();
-  const first = await startTestServer({ dataDir });
+  const first = await startTestServer({ model: "one-layer", dataDir });
   const { client, apiKey, id: tenantId } = await first.tenant("pinner");
   const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
   const fileId = await addFile(client, storeId, "a.txt", new Blob([text.slice(0, 800)]));
@@ -201,7 +201,7 @@ test("a pinned fragment that a question had computed, and one that two had used,
   await ask(first, twice);
   await until(() => rowsIn(dataDir).objects > before, "what is used again is kept");
   await killed(first);
-  await using second = await startTestServer({ dataDir });
+  await using second = await startTestServer({ model: "one-layer", dataDir });
   for (const [store, expected] of [
     [it, asked],
     [twice, other],

@@ -13,7 +13,7 @@ let apiKey: string;
 beforeAll(async () => {
   // A pool of a few hundred tokens, and a short queue before it.
   const env = { SPANGATE_KV_BYTES: String(2 ** 20), SPANGATE_MAX_RUNNING: "8", SPANGATE_MAX_WAITING: String(waiting) };
-  server = await startTestServer({ env });
+  server = await startTestServer({ model: "one-layer", env });
   ({ apiKey } = await server.tenant("memory"));
 });
 afterAll(async () => await server[Symbol.asyncDispose]());

@@ -31,6 +31,7 @@ describe("a server that logs all there is to log", () => {
 
   beforeAll(async () => {
     server = await startTestServer({
+      model: "one-layer",
       dataDir,
       env: { SPANGATE_LOG: "debug" },
       onLog: (text) => void logged.push(text),
@@ -184,7 +185,7 @@ describe("a server that logs all there is to log", () => {
 });
 
 test("SIGTERM: open streams end whole, nothing new is taken, and the process ends with 0", async () => {
-  await using server = await startTestServer();
+  await using server = await startTestServer({ model: "one-layer" });
   const { apiKey } = await server.tenant("drained");
   const { model } = server;
   const messages = [{ role: "user", content: "Tell me a story." }];

@@ -14,7 +14,7 @@ interface Fragment {
 const poolBytes = 2 ** 23;
 
 test("a prepared corpus stays beside ever new text; what a tenant keeps is within its kv_bytes", async () => {
-  await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(poolBytes) } });
+  await using server = await startTestServer({ model: "one-layer", env: { SPANGATE_KV_BYTES: String(poolBytes) } });
   const blocksOf = async (tenantId: string): Promise<number> => (await cacheOf(server, tenantId))?.blocks ?? 0;
   const [light, heavy] = [await server.tenant("light"), await server.tenant("heavy")];
   const { id: storeId } = await light.client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });

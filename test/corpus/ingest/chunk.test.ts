@@ -197,7 +197,7 @@ describe("chunkText", () => {
       const before = new Set(texts(document));
       expect([...new Set(texts(document))]).toEqual([...before]);
       const changed: number[] = [];
-      for (let edit = 0; edit < 150; edit++) {
+      for (let edit = 0; edit < effort(45, 150); edit++) {
         const at = Math.floor(random() * document.length);
         const inserted = edit % 3 === 1 ? [] : [`T${edit} ${sentence()}`];
         const after = texts(document.toSpliced(at, edit % 3 === 2 ? 0 : 1, ...inserted));
