@@ -4,6 +4,13 @@
 
 #include "common.cuh"
 
+/* Makes a launch with too little shared memory a fault instead of a wrong result. */
+__device__ __forceinline__ void require_shared_memory(int byteCount) {
+  uint32 bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  if (bytes < byteCount) __trap();
+}
+
 __device__ __forceinline__ uint32 shared_address(const void *p) {
   return static_cast<uint32>(__cvta_generic_to_shared(p));
 }
@@ -43,6 +50,20 @@ __device__ __forceinline__ void copy_async(const bf16 *to, const bf16 *from, boo
 
 __device__ __forceinline__ void copy_async(uint32 to, const bf16 *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* A policy of the L2 cache for what is read once: it is given up before all else. */
+__device__ __forceinline__ uint64 evict_first() {
+  uint64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+
+/* Copies 16 bytes from global to shared memory by a policy. */
+__device__ __forceinline__ void copy_vector(void *to, const void *from, uint64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "l"(policy)
+               : "memory");
 }
 
 /* Copies 4 bytes from global to shared memory. */

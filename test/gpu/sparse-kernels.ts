@@ -5,6 +5,8 @@
  */
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
 import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
+import { scoredHeads } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
+import { choiceLaunches } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { choiceFlags } from "../../worker/contract/sparse.ts";
 import type { Random } from "../native/random.ts";
@@ -101,6 +103,20 @@ function withOutliers(random: Random, count: number): Float32Array {
   return random.normals(count).map((x, i) => (i % 50 === 7 ? 20 * x : x));
 }
 
+/** No number of V is greater. */
+const greatestValue = 2;
+
+/** [heads of blocks] of K with outliers and V of moderate numbers, `size` numbers each. */
+function poolOf(random: Random, heads: number, size: number): Float32Array {
+  const pool = withOutliers(random, heads * 2 * size);
+  const bounded = (x: number) => Math.min(Math.max(x, -greatestValue), greatestValue);
+  for (let head = 0; head < heads; head++) {
+    const values = pool.subarray((2 * head + 1) * size, (2 * head + 2) * size);
+    values.set(values.map(bounded));
+  }
+  return pool;
+}
+
 class Scene {
   readonly twin: KernelTwin;
   readonly #case: SparseCase;
@@ -125,7 +141,8 @@ class Scene {
     const heads = queryHeads + 2 * kvHeads;
     const listStride = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 0)) + 3;
     const tail = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 1));
-    const maxSplits = Math.ceil((listStride + tail) / 256);
+    const maxSplits = Math.ceil((listStride + tail) / (headDim > 128 ? 64 : 128));
+    const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
     const space = (name: string, bytes: number) => twin.space(name, bytes);
     const arrivals = twin.put("arrivals", new Int32Array(rows.length * kvHeads));
     return {
@@ -135,11 +152,11 @@ class Scene {
       slots: twin.put("slots", Int32Array.from(slots)),
       slotCount: twin.put("slot count", Int32Array.of(slots.length)),
       qkv: twin.putBfloat16("qkv", withOutliers(random, rows.length * heads * headDim)),
-      pool: twin.putBfloat16("pool", withOutliers(random, blockCount * kvHeads * 2 * blockTokens * headDim)),
+      pool: twin.putBfloat16("pool", poolOf(random, blockCount * kvHeads, blockTokens * headDim)),
       rotations: putRotations(twin, rotaryDim),
       shadows: twin.put("shadows", new Uint8Array(blockCount * kvHeads * blockTokens * (headDim / 2 + 2))),
-      scores: space("scores", sizes.scoreTokens * queryHeads * 2),
-      unitSums: space("unit sums", sizes.units * queryHeads * 8),
+      scores: space("scores", sizes.scoreTokens * scored * 2),
+      unitSums: space("unit sums", sizes.units * scored * 8),
       lists: twin.put("lists", new Int32Array(rows.length * kvHeads * listStride * 2)),
       counts: twin.put("counts", new Int32Array(rows.length * 2).fill(9)),
       partials: space("partials", rows.length * maxSplits * queryHeads * headDim * 4),
@@ -148,8 +165,8 @@ class Scene {
     };
   }
 
-  get scoreGrid(): number {
-    return 3 * this.#device.multiprocessorCount;
+  get launches() {
+    return choiceLaunches(this.#case.headDim, this.#device.multiprocessorCount);
   }
 }
 
@@ -158,19 +175,20 @@ function tiedScores(
   random: Random,
   scene: ReturnType<Scene["put"]>,
   twin: KernelTwin,
-  { queryHeads }: SparseCase,
+  { queryHeads, kvHeads }: SparseCase,
 ): void {
   const scores = twin.memory.uint8(scene.scores);
   const halves = new Float16Array(scores.buffer, scores.byteOffset, scores.byteLength / 2);
   for (let i = 0; i < halves.length; i++) {
-    // A forced token has infinity for each query head; these stay as score_shadows.cu wrote them.
-    if (halves[i] !== Number.POSITIVE_INFINITY) halves[i] = -random.integer(0, 60) / 4 - random.integer(0, 1) / 512;
+    // Of forced tokens, and of heads that there are not: these stay as score_shadows.cu wrote them.
+    if (Number.isFinite(halves[i])) halves[i] = -random.integer(0, 60) / 4 - random.integer(0, 1) / 512;
   }
   const sums = twin.memory.float32(scene.unitSums);
   for (let i = 0; i < sums.length; i += 2) [sums[i], sums[i + 1]] = [0, 0];
   const { segments, segmentTokenCounts } = scene.choices;
+  const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
   for (let unit = 0, entry = 0; entry + 1 < segments.length; entry++) {
-    for (let head = 0; head < queryHeads; head++) sums[2 * (unit * queryHeads + head) + 1] = 1;
+    for (let head = 0; head < scored; head++) sums[2 * (unit * scored + head) + 1] = 1;
     for (let s = segments[entry]; s < segments[entry + 1]; s++) unit += Math.ceil(segmentTokenCounts[s] / 1_024);
   }
 }
@@ -193,21 +211,22 @@ export async function checkSparse(
   const shadowed = [kvHeads, blockTokens, 0, 0, of.pool, of.shadows] as const;
   twin.launch("shadow_slots", [of.slots, of.slotCount, ...shadowed], slotGrid);
   const scored = [of.qkv, ...plan, of.rotations, of.shadows, ...heads, rotaryDim, shift, scale] as const;
-  const scoring = { grid: [scene.scoreGrid], blockThreads: 256 } as const;
-  twin.launch("score_shadows", [...scored, of.scores, of.unitSums, of.counts], scoring);
+  const { launches } = scene;
+  const lists = (rows.length + 1) * kvHeads;
+  twin.launch("score_shadows", [...scored, of.scores, of.unitSums, of.counts], launches.score);
   const sums = { buffer: of.unitSums, type: "float32", relative: sumError, absolute: sumError } as const;
   const words = [await twin.compare([sums])];
   tiedScores(random, of, twin, given);
   twin.upload();
   const chosen = [...plan, ...heads, shift, of.listStride, of.unitSums, of.scores, of.lists, of.counts] as const;
-  twin.launch("choose_tokens", chosen, { grid: [(rows.length + 1) * kvHeads], blockThreads: 1_024 });
+  twin.launch("choose_tokens", chosen, launches.choose(lists));
   await twin.compare([]);
   const attended = [of.qkv, ...plan, of.rotations, of.pool, of.lists, of.listStride, ...heads, rotaryDim] as const;
   const results = [blockTokens, scale, of.maxSplits, of.out, of.partials, of.partialSums, of.arrivals] as const;
-  const grid = [of.maxSplits, (rows.length + 1) * kvHeads] as const;
-  twin.launch("attend_chosen", [...attended, ...results], { grid, blockThreads: 128 });
-  // Weighted means of V: a sum over some thousand numbers, each with an error of float32.
-  const out = { buffer: of.out, type: "bfloat16", relative: bfloat16Step, absolute: 2e-3 } as const;
+  twin.launch("attend_chosen", [...attended, ...results], launches.attend(lists, of.maxSplits));
+  // Weighted means of V, whose weights have the error of bfloat16 and together are 1.
+  const absolute = greatestValue * 2 ** -8;
+  const out = { buffer: of.out, type: "bfloat16", relative: bfloat16Step, absolute } as const;
   words.push(await twin.compare([out], [of.partials, of.partialSums]));
   return words.join(", ");
 }

@@ -7,6 +7,7 @@ import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { makeChoiceWorkspace, shadowBytesPerBlock } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
+import { allowChoices, choiceLaunches } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import { choiceFlags, forcedTokens } from "../../worker/contract/sparse.ts";
@@ -139,12 +140,14 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
     ...([qkv, ...plan, rotations, pool, workspace.lists, listTokens, ...heads, headDim, blockTokens, scale] as const),
     ...([workspace.mostParts, out, workspace.partials, workspace.partialSums, workspace.arrivals] as const),
   );
-  const overlapsPrevious = true;
+  allowChoices(device, headDim);
+  const launches = choiceLaunches(headDim, device.multiprocessorCount);
+  const lists = shape.rows * kvHeads;
   const put = {
     shadow: () => shadow({ grid: [blockCount * blockTokens, 1, 1], blockThreads: 256 }),
-    score: () => score({ grid: [3 * device.multiprocessorCount], blockThreads: 256, overlapsPrevious }),
-    choose: () => choose({ grid: [shape.rows * kvHeads], blockThreads: 1_024, overlapsPrevious }),
-    attend: () => attend({ grid: [workspace.mostParts, shape.rows * kvHeads], blockThreads: 128, overlapsPrevious }),
+    score: () => score(launches.score),
+    choose: () => choose(launches.choose(lists)),
+    attend: () => attend(launches.attend(lists, workspace.mostParts)),
   };
   put.shadow();
   const tokens = shape.rows * shape.context;
@@ -161,6 +164,7 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
     put.choose();
     put.attend();
   });
+  await timer.time("choose", { bytes: tokens * queryHeads * 2, flop: 0 }, 8, put.choose);
   await timer.time("attend", { bytes: readBytes, flop: 0 }, 8, put.attend);
   const label = `${shape.rows} x ${shape.context}`;
   return timer.timings.map(

@@ -1,7 +1,7 @@
 /*
  * Just enough of CUDA for a kernel to run as code of the host, one thread block after the other: its threads are contexts
- * that are switched where they wait for each other. Shared memory is static. For tests of kernels without matrix
- * instructions; test/kernels/host-cuda.ts puts the kernel's text behind this one, and a call of it behind that.
+ * that are switched where they wait for each other. Shared memory is static, and asynchronous copies are done when they are
+ * asked for. test/kernels/host-cuda.ts puts the kernel's text behind this one, and a call of it behind that.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -58,6 +58,15 @@ static Waiting block;
 static std::vector<Waiting> warps;
 static std::vector<int> warpLeft;
 static std::vector<uint64_t> exchanged;
+/* What a thread shows the others of its warp for a matrix instruction. */
+struct Shown { const void *row; uint32_t words[8]; };
+static std::vector<Shown> shown;
+/* Dynamic shared memory of the thread block, which begins as no number. */
+static std::vector<char> dynamicShared;
+static uint32_t dynamicBytes;
+template <class T> static T *dynamic_shared() {
+  return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(dynamicShared.data()) + 127) / 128 * 128);
+}
 
 static void yield() {
   if (_setjmp(threads[current].place) == 0) _longjmp(scheduler, 1);
@@ -96,7 +105,8 @@ static void run_block(int count) {
   if (int(threads.size()) < count) threads.resize(count);
   left = count, block = {};
   warps.assign(count / kWarpThreads, {}), warpLeft.assign(count / kWarpThreads, kWarpThreads);
-  exchanged.assign(count, 0);
+  exchanged.assign(count, 0), shown.resize(count);
+  dynamicShared.assign(dynamicBytes + 128, char(0xff));
   for (int i = 0; i < count; i++) {
     Thread &thread = threads[i];
     thread.stack.resize(kStackBytes), thread.isBegun = thread.isDone = false;
@@ -155,8 +165,56 @@ static void multiply_codes(int (&sums)[4], const unsigned (&codes)[4], int first
   }
 }
 
+/* What all lanes show, in the order of the lanes; valid until `wait_warp`. */
+static const Shown *show(const Shown &own) {
+  shown[current] = own;
+  wait_warp();
+  return &shown[current / kWarpThreads * kWarpThreads];
+}
+
+/* ldmatrix.x4: lane i gives row i % 8 of matrix i / 8, eight numbers of 16 bits. */
+static void load_matrices(unsigned (&to)[4], const void *row, bool isTransposed) {
+  const int g = lane() / 4, t = lane() % 4;
+  const Shown *lanes = show({row, {}});
+  for (int m = 0; m < 4; m++) {
+    unsigned short pair[2];
+    for (int i = 0; i < 2; i++) {
+      const int at = 2 * t + i;
+      const void *from = lanes[8 * m + (isTransposed ? at : g)].row;
+      memcpy(&pair[i], static_cast<const unsigned short *>(from) + (isTransposed ? g : at), 2);
+    }
+    to[m] = pair[0] | unsigned(pair[1]) << 16;
+  }
+  wait_warp();
+}
+
+/* mma.m16n8k16 of bf16, as PTX lays its operands out over the lanes; sums are those of float32 in rising order. */
+static void multiply_bf16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const auto number = [](unsigned word, int half) {
+    const unsigned bits = half ? word & 0xffff0000u : word << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+  };
+  const int g = lane() / 4, t = lane() % 4;
+  const Shown *lanes = show({nullptr, {a[0], a[1], a[2], a[3], b0, b1}});
+  for (int i = 0; i < 4; i++) {
+    for (int k = 0; k < 16; k++) {
+      const uint32_t *row = lanes[4 * g + k % 8 / 2].words, *column = lanes[4 * (2 * t + i % 2) + k % 8 / 2].words;
+      sum[i] += number(row[i / 2 + 2 * (k / 8)], k % 2) * number(column[4 + k / 8], k % 2);
+    }
+  }
+  wait_warp();
+}
+
+static void copy(const void *to, const void *from, int bytes) {
+  memset(const_cast<void *>(to), 0, 16);
+  memcpy(const_cast<void *>(to), from, bytes);
+}
+
 template <class Kernel>
-static void launch(const uint32_t *grid, int blockThreads, Kernel kernel) {
+static void launch(const uint32_t *grid, int blockThreads, uint32_t sharedBytes, Kernel kernel) {
+  dynamicBytes = sharedBytes;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {unsigned(blockThreads), 1, 1};
   body = kernel;
   for (unsigned z = 0; z < grid[2]; z++)
@@ -194,6 +252,10 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+static inline void __trap() { abort(); }
+static inline size_t __cvta_generic_to_shared(const void *) { abort(); }
 static inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static inline int __dp4a(int a, int b, int sum) {
   for (int i = 0; i < 32; i += 8) sum += int(int8_t(a >> i)) * int(int8_t(b >> i));

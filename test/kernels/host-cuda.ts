@@ -1,6 +1,6 @@
 /**
  * A device whose kernels are those of kernels/cuda, compiled as code of the host (cuda_host.h): slow, and without a GPU.
- * For kernels that use no matrix instructions and no asynchronous copies.
+ * For kernels whose instructions are listed here; thread blocks are alone, and see no cluster.
  */
 import { dlopen, type FFIFunction, type Pointer, ptr, toArrayBuffer } from "bun:ffi";
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -21,6 +21,19 @@ const instructions: readonly (readonly [device: RegExp, host: string])[] = [
     "host::multiply_codes(sums, codes, first, second);",
   ],
   [/asm\("cvt\.rn\.bf16x2[^;]*;"[^;]*\);/g, "pair = host::bf16_of(high) << 16 | host::bf16_of(low);"],
+  [/asm volatile\("ldmatrix[^;]*x4\.shared[^;]*;"[^;]*\);/g, "host::load_matrices(to, row, false);"],
+  [/asm volatile\("ldmatrix[^;]*x4\.trans[^;]*;"[^;]*\);/g, "host::load_matrices(to, row, true);"],
+  [/asm volatile\(\s*"mma\.sync\.aligned\.m16n8k16[^;]*;"[^;]*\);/g, "host::multiply_bf16(sum, a, b0, b1);"],
+  [
+    /asm volatile\("cp\.async\.cg\.shared\.global \[%0\], \[%1\], 16, %2[^;]*;"[^;]*\);/g,
+    "host::copy(to, from, valid ? 16 : 0);",
+  ],
+  [/asm volatile\("cp\.async\.cg\.shared\.global\.L2[^;]*;"[^;]*\);/g, "host::copy(to, from, 16);"],
+  [/asm volatile\("cp\.async\.(?:cg|ca)\.shared\.global \[%0\], \[%1\], (?:4|16);"[^;]*\);/g, "abort();"],
+  [/asm volatile\("cp\.async\.(?:commit_group|wait_group)[^;]*;"[^;]*\);/g, ""],
+  [/asm\("createpolicy[^;]*;"[^;]*\);/g, "policy = 0;"],
+  [/asm\("mov\.u32 %0, %%dynamic_smem_size;"[^;]*\);/g, "bytes = host::dynamicBytes;"],
+  [/extern __shared__ __align__\(16\) ([\w ]+?) (\w+)\[\];/g, "$1 *$2 = host::dynamic_shared<$1>();"],
 ];
 const asOfHost = (text: string): string =>
   instructions.reduce((words, [device, host]) => words.replaceAll(device, host), text);
@@ -42,8 +55,8 @@ function caller(name: KernelName): string {
     if (typeof kind !== "string") return `*reinterpret_cast<const MovedBlocks *>(values[${index}])`;
     return `host_value<${types[kind]}>(values[${index}])`;
   });
-  return `extern "C" void run_${name}(const uint64_t *values, const uint32_t *grid, int blockThreads) {
-  host::launch(grid, blockThreads, [values] { ${name}(${values.join(", ")}); });
+  return `extern "C" void run_${name}(const uint64_t *values, const uint32_t *grid, int blockThreads, uint32_t sharedBytes) {
+  host::launch(grid, blockThreads, sharedBytes, [values] { ${name}(${values.join(", ")}); });
 }`;
 }
 
@@ -55,7 +68,7 @@ template <> struct HostValue<char *> { static HostPointer of(uint64_t bits) { re
 template <class T> static auto host_value(uint64_t bits) { return HostValue<T>::of(bits); }
 `;
 
-type Run = (values: BigUint64Array, grid: Uint32Array, blockThreads: number) => void;
+type Run = (values: BigUint64Array, grid: Uint32Array, blockThreads: number, sharedBytes: number) => void;
 
 /** Compiled once for the text and the head size. @throws Error with the compiler's words */
 function compile(name: KernelName, headDim: number): Run {
@@ -74,7 +87,7 @@ function compile(name: KernelName, headDim: number): Run {
     if (exitCode !== 0) throw new Error(`${stderr}`);
     renameSync(part, path);
   }
-  const signature = { args: ["ptr", "ptr", "i32"], returns: "void" } as const satisfies FFIFunction;
+  const signature = { args: ["ptr", "ptr", "i32", "u32"], returns: "void" } as const satisfies FFIFunction;
   return dlopen(path, { [`run_${name}`]: signature }).symbols[`run_${name}`] as unknown as Run;
 }
 
@@ -104,10 +117,10 @@ export class HostCudaDevice {
 
   prepare(name: KernelName, ...values: readonly unknown[]): Launch {
     const run = this.#compiled.getOrInsertComputed(name, () => compile(name, this.#headDim));
-    return ({ grid, blockThreads }) => {
+    return ({ grid, blockThreads, sharedBytes = 0 }) => {
       const words = kernelSignatures[name].map((kind, index) => wordOf(kind, values[index]));
       const extents = Uint32Array.of(grid[0], grid[1] ?? 1, grid[2] ?? 1);
-      run(BigUint64Array.from(words), extents, blockThreads);
+      run(BigUint64Array.from(words), extents, blockThreads, sharedBytes);
     };
   }
 

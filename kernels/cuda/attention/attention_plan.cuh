@@ -106,13 +106,6 @@ struct PlanArguments {
   {qkv,     pool,       rotations,   positions, rows,        items,     slices, offsets,    blockIds,    merges,  \
    itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,    partialOut, partialSums, arrivals, sinks}
 
-/* Makes a launch with too little shared memory a fault instead of a wrong result. */
-__device__ __forceinline__ void require_shared_memory(int byteCount) {
-  uint32 bytes;
-  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-  if (bytes < byteCount) __trap();
-}
-
 __device__ __forceinline__ int head_tiles_of_group(const PlanArguments &a) {
   return (a.queryHeads / a.kvHeads + kTileRows - 1) / kTileRows;
 }

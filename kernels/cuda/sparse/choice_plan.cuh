@@ -7,12 +7,15 @@
  * An entry is a row that chooses. Its candidates are numbered one after the other over its segments; a unit is at most
  * kUnitTokens of them that follow each other in one segment. A step without choices has the place 0.
  *
- * SCORES float16 [scoreStart of the entry][query heads][scoreStride]: of a number and a query head
+ * The query heads of a KV head are worked on four at a time, in passes; the last may have fewer.
+ *
+ * SCORES float16 [kvHeads][passes][scoreStride][4], behind those of scoreStart tokens: of a number and a query head
  *
  *   z = softmax_scale log2(e) (Hd q_h rotated to position - offset, 8 bits) . y
  *
- * and infinity where the token is forced. PARTS float2 [units][query heads]: the greatest z of a unit's tokens, and the sum
- * of 2^(z - that) over them, from before z is rounded to float16.
+ * infinity where the token is forced, and minus infinity for a head that a pass has not. PARTS float2
+ * [units][kvHeads][passes][4]: the greatest z of a unit's tokens, and the sum of 2^(z - that) over them, from before z is
+ * rounded to float16; for a head that there is not, minus infinity and 0.
  */
 #ifndef SPANGATE_CHOICE_PLAN_CUH
 #define SPANGATE_CHOICE_PLAN_CUH
@@ -22,6 +25,10 @@
 constexpr int kUnitTokens = 1024;
 /* Query heads that share a KV head, at most; and how many of them are worked on at a time. */
 constexpr int kMaxGroup = 16, kPassHeads = 4;
+__host__ __device__ constexpr int passes_of(int group) { return (group + kPassHeads - 1) / kPassHeads; }
+
+/* Bits of float16: the score of a forced token, and of a head that there is not. */
+constexpr unsigned short kForcedScore = 0x7c00, kNoScore = 0xfc00;
 
 struct ChoiceEntry {
   int row, position;
@@ -61,6 +68,12 @@ __device__ __forceinline__ ChoicePlan choice_plan(const int *step, const int *ch
   const int *head = step + place;
   return {step, head[0], head[2], reinterpret_cast<const ChoiceEntry *>(step + head[1]),
           reinterpret_cast<const ChoiceUnit *>(step + head[3])};
+}
+
+/* Index of the first score of a KV head's first pass. */
+__device__ __forceinline__ size_t scores_at(const ChoiceEntry &entry, int kvHead, int kvHeads, int passes) {
+  const size_t ofEntry = size_t(entry.scoreStart) * kvHeads + size_t(kvHead) * entry.scoreStride;
+  return ofEntry * passes * kPassHeads;
 }
 
 /* A token of the pool: blocks have 2^blockShift of them. */

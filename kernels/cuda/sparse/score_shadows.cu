@@ -6,21 +6,23 @@
  *   shadows: this layer's; counts [seats] or null: set to 0 for entries whose seat is fresh
  *
  * MEMORY. Shadows are read once, 66 bytes a token and KV head of 128 dimensions; scores take 2 bytes a token and query
- * head, and stay in the L2 cache until choose_tokens.cu reads them, so shadows are read past it. Codes are multiplied by
- * matrix instructions for whole numbers, whose order of a head's numbers is that in which lanes have loaded them. For 8 rows of
- * 32,768 tokens it takes 86 us on an H200 where the bytes take 32, and took 75 by products of four numbers (dp4a): what is
- * waited for is the latency of each unit's loads, one behind the other, so units should be longer and loaded ahead.
+ * head, and stay in the L2 cache until choose_tokens.cu reads them, so shadows are the first that the cache gives up.
+ * A warp has a ring of kRing panels in shared memory, which it fills by asynchronous copies from whatever units its thread
+ * block has next: it never waits for the first bytes of a unit. Codes are multiplied by matrix instructions for whole
+ * numbers.
  *
- * Thread blocks of 256 are persistent; a unit of one KV head is theirs at a time. Oracle:
- * test/backend/cuda/emulated-sparse.ts.
+ * A work is a unit for one KV head. Thread block b of n has works [b W / n, (b + 1) W / n), in the order entry, KV head,
+ * unit, so that queries are rounded once for many units. Oracle: test/backend/cuda/emulated-sparse.ts.
  */
-#include "choice_plan.cuh"
 #include "choice_counts.cuh"
+#include "choice_plan.cuh"
+#include "mma.cuh"
 #include "shadow.cuh"
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-/* Multiplications of 16 tokens that a warp has under way, and the tokens of all of them. */
-constexpr int kAhead = 2, kTileTokens = 16 * kAhead;
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+/* Panels of a warp that are under way or worked on. */
+constexpr int kRing = HEAD_DIM > 128 ? 2 : 4;
+constexpr int kSharedBytes = kWarps * kRing * kPanelBytes;
 /* Multiplications of 32 numbers for a whole head. */
 constexpr int kSteps = kShadowVectors;
 constexpr int kWords = HEAD_DIM < 32 ? 4 : HEAD_DIM / 8;
@@ -103,166 +105,280 @@ __device__ __forceinline__ void multiply_codes(int (&sums)[4], const uint32 (&co
       : "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3]), "r"(first), "r"(second));
 }
 
-/* A lane's quarter of a token's codes: words kSteps * t and those behind it. */
-struct Quarter {
-  uint32 words[kSteps];
+/* A unit for one KV head: the panels that its tokens are in, counted from the first of the segment's blocks. */
+struct Work {
+  ChoiceUnit unit;
+  int index, kvHead; /* of the unit */
+  int firstPanel, panels;
 };
 
-__device__ __forceinline__ Quarter load_quarter(const unsigned char *panel, int token) {
-  const int first = (threadIdx.x & 3) * kSteps;
-  Quarter quarter;
-  if (kSteps % 4 == 0) {
-#pragma unroll
-    for (int v = 0; v < kSteps / 4; v++) {
-      const uint4 four = __ldcs(
-          reinterpret_cast<const uint4 *>(panel + ((first / 4 + v) * kPanelTokens + token) * kVectorBytes));
-      quarter.words[4 * v] = four.x, quarter.words[4 * v + 1] = four.y;
-      quarter.words[4 * v + 2] = four.z, quarter.words[4 * v + 3] = four.w;
+__device__ __forceinline__ Work work_at(const ChoicePlan &plan, int number, int kvHeads) {
+  const ChoiceEntry &entry = plan.entries[plan.units[number / kvHeads].entry];
+  const int own = number - entry.firstUnit * kvHeads;
+  Work work;
+  work.kvHead = own / entry.unitCount, work.index = entry.firstUnit + own % entry.unitCount;
+  work.unit = plan.units[work.index];
+  work.firstPanel = work.unit.firstToken / kPanelTokens;
+  work.panels = (work.unit.firstToken % kPanelTokens + work.unit.tokens + kPanelTokens - 1) / kPanelTokens;
+  return work;
+}
+
+/* Where shadows are, and how a block's are arranged. */
+struct ShadowPool {
+  const unsigned char *first;
+  int kvHeads, blockShift;
+};
+
+/* A panel of a run of blocks, whose first block id is step[blocks]. */
+__device__ __forceinline__ const unsigned char *panel_of(const ShadowPool &pool, const int *step, int blocks, int panel,
+                                                         int kvHead) {
+  const TokenPlace place = place_in(step, blocks, panel * kPanelTokens, pool.blockShift);
+  return pool.first + panel_index(place.block, place.token, kvHead, pool.kvHeads, pool.blockShift) * kPanelBytes;
+}
+
+/* What a warp copies next: panels warp, warp + kWarps, ... of its thread block's works, one after the other. */
+struct Ahead {
+  int work, end;
+  int panel, panels; /* of the work */
+  int firstPanel, blocks, kvHead;
+  int stage;
+
+  /* Starts the copy of the next panel, if there is one. */
+  __device__ __forceinline__ void copy_panel(const ChoicePlan &plan, const ShadowPool &pool, unsigned char *ring,
+                                             uint64 policy) {
+    while (panel >= panels && work + 1 < end) {
+      const Work next = work_at(plan, ++work, pool.kvHeads);
+      panel = threadIdx.x >> 5, panels = next.panels;
+      firstPanel = next.firstPanel, blocks = next.unit.blocks, kvHead = next.kvHead;
     }
-  } else {
+    if (panel < panels) {
+      const unsigned char *from = panel_of(pool, plan.step, blocks, firstPanel + panel, kvHead);
+      unsigned char *to = ring + stage * kPanelBytes;
 #pragma unroll
-    for (int s = 0; s < kSteps; s++) {
-      const unsigned char *vector = panel + ((first + s) / 4 * kPanelTokens + token) * kVectorBytes;
-      quarter.words[s] = __ldcs(reinterpret_cast<const uint32 *>(vector + (first + s) % 4 * 4));
+      for (int start = 0; start < kPanelBytes; start += 32 * kVectorBytes) {
+        const int i = start + (threadIdx.x & 31) * kVectorBytes;
+        if (i < kPanelBytes) copy_vector(to + i, from + i, policy);
+      }
+      panel += kWarps, stage = (stage + 1) % kRing;
     }
+    commit_copies();
   }
-  return quarter;
-}
-
-/* Where a token's shadow is. */
-struct ShadowPlace {
-  const unsigned char *panel;
-  int token;
 };
 
-/* Where the scores of an entry's query heads go, and which of the heads of a pass there are. */
-struct ScoreRows {
-  unsigned short *first;
-  int stride, heads;
+/* A lane's numbers of the query heads of a pass, as multiply_codes takes them. */
+struct Numbers {
+  int words[kSteps][2];
+  int zero[2];
+  float factor[2];
 };
 
-/* Everything of a unit that its passes read. */
-struct UnitWork {
-  const ChoicePlan &plan;
-  const ChoiceUnit &unit;
-  const unsigned char *shadows;
-  int kvHead, kvHeads, blockShift;
-};
-
-__device__ __forceinline__ ShadowPlace shadow_place(const UnitWork &work, int i) {
-  const int token = work.unit.firstToken + min(i, work.unit.tokens - 1);
-  const TokenPlace place = place_in(work.plan.step, work.unit.blocks, token, work.blockShift);
-  const size_t panel = panel_index(place.block, place.token, work.kvHead, work.kvHeads, work.blockShift);
-  return {work.shadows + panel * kPanelBytes, place.token % kPanelTokens};
-}
-
-/*
- * Four query heads over the tokens of a unit, 16 at a time and kAhead times that under way. Adds to `totals` what the lane
- * has: of heads 2 (t % 2) and the next, tokens g or g + 8.
- */
-__device__ __forceinline__ void score_pass(const UnitWork &work, const Queries &queries, int pass, const ScoreRows &rows,
-                                           PowerSum (&totals)[2]) {
-  const int lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, head = 2 * (t % 2);
-  int numbers[kSteps][2];
+/* Of a pass with `heads` query heads; zeros for the others. */
+__device__ __forceinline__ Numbers load_numbers(const Queries &queries, int pass, int heads) {
+  const int lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
   const int *words = reinterpret_cast<const int *>(queries.words[pass]);
+  Numbers numbers;
 #pragma unroll
   for (int s = 0; s < kSteps; s++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      numbers[s][half] = g < rows.heads ? words[(half * kWords + kSteps * t + s) * kPassHeads + g] : 0;
+      numbers.words[s][half] = g < heads ? words[(half * kWords + 4 * s + t) * kPassHeads + g] : 0;
     }
   }
-#pragma unroll 1
-  for (int base = (threadIdx.x >> 5) * kTileTokens; base < work.unit.tokens; base += kWarps * kTileTokens) {
-    Quarter quarters[kAhead][2];
-    float scales[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; a++) {
-      const int first = base + a * 16 + g;
-      const ShadowPlace places[2] = {shadow_place(work, first), shadow_place(work, first + 8)};
-      quarters[a][0] = load_quarter(places[0].panel, places[0].token);
-      quarters[a][1] = load_quarter(places[1].panel, places[1].token);
-      const ShadowPlace own = t < 2 ? places[0] : places[1];
-      scales[a] = half_to_float(*reinterpret_cast<const unsigned short *>(own.panel + kScalesAt + 2 * own.token));
-    }
-#pragma unroll
-    for (int a = 0; a < kAhead; a++) {
-      int sums[4] = {};
-#pragma unroll
-      for (int s = 0; s < kSteps; s++) {
-        const uint32 one = quarters[a][0].words[s], other = quarters[a][1].words[s];
-        const uint32 codes[4] = {one & 0x0f0f0f0fu, other & 0x0f0f0f0fu, one >> 4 & 0x0f0f0f0fu, other >> 4 & 0x0f0f0f0fu};
-        multiply_codes(sums, codes, numbers[s][0], numbers[s][1]);
-      }
-      /* Sums of queries behind the fourth are of none: their lanes take over those of tokens g + 8. */
-      const int given[2] = {__shfl_xor_sync(kAllLanes, sums[2], 2), __shfl_xor_sync(kAllLanes, sums[3], 2)};
-      const int i = base + a * 16 + g + (t < 2 ? 0 : 8);
-      if (i >= work.unit.tokens) continue;
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        if (head + h >= rows.heads) break;
-        const int index = pass * kPassHeads + head + h;
-        const float whole = float((t < 2 ? sums[h] : given[h]) - queries.zero[index]);
-        const float z = __fmul_rn(__fmul_rn(whole, scales[a]), queries.factor[index]);
-        add_power(totals[h], z);
-        rows.first[size_t(head + h) * rows.stride + work.unit.number + i] =
-            i < work.unit.forced ? 0x7c00 : to_finite_half(z);
-      }
-    }
-  }
-}
-
-/* parts [kPassHeads] of a unit: the sum over the thread block. */
-__device__ __forceinline__ void write_parts(PowerSum (&totals)[2], int heads, float2 *parts) {
-  __shared__ float2 warps[kWarps][kPassHeads];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
+    const int head = 2 * (t % 2) + h;
+    numbers.zero[h] = head < heads ? queries.zero[pass * kPassHeads + head] : 0;
+    numbers.factor[h] = head < heads ? queries.factor[pass * kPassHeads + head] : 0.0f;
+  }
+  return numbers;
+}
+
+/*
+ * Products of a panel's codes with four query heads. A lane gets those of heads 2 (t % 2) and the next with token g, or
+ * with token g + 8 where t is 2 or 3: sums of queries behind the fourth are of none.
+ */
+__device__ __forceinline__ void multiply_panel(const unsigned char *panel, const Numbers &numbers, int (&products)[2]) {
+  const int lane = threadIdx.x & 31;
+  int sums[4] = {-numbers.zero[0], -numbers.zero[1], -numbers.zero[0], -numbers.zero[1]};
 #pragma unroll
-    for (int step = 16; step > 1; step >>= 1) {
-      const float greatest = __shfl_xor_sync(kAllLanes, totals[h].greatest, step);
-      merge_power(totals[h], greatest, __shfl_xor_sync(kAllLanes, totals[h].sum, step));
+  for (int s = 0; s < kSteps; s += 2) {
+    /* Two vectors of 16 tokens, the first twice where there is no second. */
+    const int vector = min(s + lane / 16, kSteps - 1);
+    uint32 words[4];
+    load_matrices(words, reinterpret_cast<const bf16 *>(panel + (vector * kPanelTokens + lane % 16) * kVectorBytes));
+#pragma unroll
+    for (int i = 0; i < 2 && s + i < kSteps; i++) {
+      const uint32 one = words[2 * i], other = words[2 * i + 1];
+      const uint32 codes[4] = {one & 0x0f0f0f0fu, other & 0x0f0f0f0fu, one >> 4 & 0x0f0f0f0fu, other >> 4 & 0x0f0f0f0fu};
+      multiply_codes(sums, codes, numbers.words[s + i][0], numbers.words[s + i][1]);
     }
-    if (lane < 2) warps[warp][2 * lane + h] = make_float2(totals[h].greatest, totals[h].sum);
+  }
+  const int given[2] = {__shfl_xor_sync(kAllLanes, sums[2], 2), __shfl_xor_sync(kAllLanes, sums[3], 2)};
+#pragma unroll
+  for (int h = 0; h < 2; h++) products[h] = lane % 4 < 2 ? sums[h] : given[h];
+}
+
+/*
+ * Scores of a panel's tokens in four query heads, of which there are `heads`. `first` is the panel's first token counted
+ * from the unit's, which may be before it. Adds to `totals` what the lane has.
+ */
+__device__ __forceinline__ void score_panel(const unsigned char *panel, const Numbers &numbers, const ChoiceUnit &unit,
+                                            int first, int heads, unsigned short *scores, PowerSum (&totals)[2]) {
+  const int lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, token = t < 2 ? g : g + 8, head = 2 * (t % 2);
+  int products[2];
+  multiply_panel(panel, numbers, products);
+  const float scale = half_to_float(*reinterpret_cast<const unsigned short *>(panel + kScalesAt + 2 * token));
+  const int i = first + token;
+  if (i < 0 || i >= unit.tokens) return;
+  uint32 pair = 0;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const float z = __fmul_rn(__fmul_rn(float(products[h]), scale), numbers.factor[h]);
+    const bool isThere = head + h < heads;
+    if (isThere) add_power(totals[h], z);
+    const uint32 half = !isThere ? kNoScore : i < unit.forced ? kForcedScore : to_finite_half(z);
+    pair |= half << 16 * h;
+  }
+  *reinterpret_cast<uint32 *>(scores + size_t(unit.number + i) * kPassHeads + head) = pair;
+}
+
+/* The sum over the lanes that have the same heads; all of them get it. */
+__device__ __forceinline__ void add_lanes(PowerSum &total) {
+  float top = total.greatest;
+#pragma unroll
+  for (int step = 16; step > 1; step >>= 1) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+  float sum = total.sum == 0 ? 0.0f : total.sum * exp2_fast(total.greatest - top);
+#pragma unroll
+  for (int step = 16; step > 1; step >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  total.greatest = top, total.sum = sum;
+}
+
+/* Shared memory of a thread block beside its rings. */
+struct Shared {
+  Queries queries;
+  float rotated[kWarps][HEAD_DIM];
+  /* Of warps over a work, of this one and of the next: a warp may be one work ahead of another. */
+  float2 sums[2][kWarps][kMaxGroup];
+};
+
+/* parts [passes][kPassHeads] of a work: the sum over the thread block, by one of its warps. */
+template <int kPasses>
+__device__ __forceinline__ void write_parts(PowerSum (&totals)[kPasses][2], float2 (&sums)[kWarps][kMaxGroup],
+                                            int adder, int passes, float2 *parts) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int pass = 0; pass < kPasses; pass++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      add_lanes(totals[pass][h]);
+      const float2 sum = make_float2(totals[pass][h].greatest, totals[pass][h].sum);
+      if (lane < 2) sums[warp][pass * kPassHeads + 2 * lane + h] = sum;
+    }
   }
   __syncthreads();
-  const int h = threadIdx.x;
-  if (h < heads) {
+  if (warp == adder && lane < passes * kPassHeads) {
     PowerSum total = {-infinity(), 0};
-    for (int w = 0; w < kWarps; w++) merge_power(total, warps[w][h].x, warps[w][h].y);
-    parts[h] = make_float2(total.greatest, total.sum);
+    for (int w = 0; w < kWarps; w++) {
+      merge_power(total, sums[w][lane].x, sums[w][lane].y);
+    }
+    parts[lane] = make_float2(total.greatest, total.sum);
+  }
+}
+
+/* Everything that the works of a thread block read, and where their scores go. */
+struct Scoring {
+  const ChoicePlan &plan;
+  ShadowPool pool;
+  const bf16 *qkv;
+  const float2 *rotations;
+  int queryHeads, rotaryDim;
+  float scaleLog2;
+  unsigned short *scores;
+  float2 *parts;
+};
+
+/* The thread block rounds the queries of a work's KV head; no warp needs those before any more. */
+__device__ __forceinline__ void round_queries(const Scoring &scoring, const Work &work, Shared &shared) {
+  const int kvHeads = scoring.pool.kvHeads, group = scoring.queryHeads / kvHeads, warp = threadIdx.x >> 5;
+  const ChoiceEntry &entry = scoring.plan.entries[work.unit.entry];
+  const size_t heads = size_t(entry.row) * (scoring.queryHeads + 2 * kvHeads) + work.kvHead * group;
+  const float2 *row = scoring.rotations + (long long)(entry.position - work.unit.offset) * (scoring.rotaryDim / 2);
+  __syncthreads();
+  for (int h = warp; h < group; h += kWarps) {
+    const bf16 *q = scoring.qkv + (heads + h) * HEAD_DIM;
+    round_query(q, row, scoring.rotaryDim, scoring.scaleLog2, shared.rotated[warp], shared.queries, h);
   }
   __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, 3)
+/* Works [first, end) of a thread block, whose groups of query heads take at most so many passes. */
+template <int kPasses>
+__device__ __forceinline__ void score_works(const Scoring &scoring, int first, int end, Shared &shared, unsigned char *ring) {
+  const ChoicePlan &plan = scoring.plan;
+  const int group = scoring.queryHeads / scoring.pool.kvHeads, passes = passes_of(group);
+  const uint64 policy = evict_first();
+  Ahead ahead = {first - 1, end, 0, 0, 0, 0, 0, 0};
+  for (int i = 0; i + 1 < kRing; i++) ahead.copy_panel(plan, scoring.pool, ring, policy);
+  Work before = {};
+  Numbers numbers;
+  int stage = 0;
+  for (int number = first; number < end; number++) {
+    const Work work = work_at(plan, number, scoring.pool.kvHeads);
+    const bool isSame = number > first && work.unit.entry == before.unit.entry && work.kvHead == before.kvHead &&
+                        work.unit.offset == before.unit.offset;
+    if (!isSame) {
+      round_queries(scoring, work, shared);
+      numbers = load_numbers(shared.queries, 0, min(group, kPassHeads));
+    }
+    before = work;
+    const ChoiceEntry &entry = plan.entries[work.unit.entry];
+    unsigned short *scores = scoring.scores + scores_at(entry, work.kvHead, scoring.pool.kvHeads, passes);
+    PowerSum totals[kPasses][2];
+#pragma unroll
+    for (int pass = 0; pass < kPasses; pass++) totals[pass][0] = totals[pass][1] = {-infinity(), 0};
+    for (int panel = threadIdx.x >> 5; panel < work.panels; panel += kWarps) {
+      wait_copies<kRing - 2>();
+      __syncwarp(); /* all lanes' copies of this panel have landed, and no lane reads the one before any more */
+      ahead.copy_panel(plan, scoring.pool, ring, policy);
+      const unsigned char *codes = ring + stage * kPanelBytes;
+      const int start = (work.firstPanel + panel) * kPanelTokens - work.unit.firstToken;
+#pragma unroll
+      for (int pass = 0; pass < kPasses; pass++) {
+        if (pass * kPassHeads >= group) break;
+        const int heads = min(kPassHeads, group - pass * kPassHeads);
+        if (kPasses > 1) numbers = load_numbers(shared.queries, pass, heads);
+        unsigned short *own = scores + size_t(pass) * entry.scoreStride * kPassHeads;
+        score_panel(codes, numbers, work.unit, start, heads, own, totals[pass]);
+        __syncwarp();
+      }
+      stage = (stage + 1) % kRing;
+    }
+    float2 *parts = scoring.parts + (size_t(work.index) * scoring.pool.kvHeads + work.kvHead) * passes * kPassHeads;
+    const int turn = (number - first) % 2;
+    write_parts<kPasses>(totals, shared.sums[turn], turn, passes, parts);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 1 : 2)
 score_shadows(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations,
               const unsigned char *shadows, int queryHeads, int kvHeads, int rotaryDim, int blockShift,
               float scaleLog2, unsigned short *scores, float2 *parts, uint64 *counts) {
-  __shared__ Queries queries;
-  __shared__ float rotated[kWarps][HEAD_DIM];
+  extern __shared__ __align__(16) unsigned char rings[];
+  __shared__ Shared shared;
   let_next_begin();
   const ChoicePlan plan = choice_plan(step, choicePlace);
-  const int group = queryHeads / kvHeads, warp = threadIdx.x >> 5;
   wait_for_previous();
+  require_shared_memory(kSharedBytes);
   if (counts && blockIdx.x == 0) forget_fresh(plan, counts);
-  for (int work = blockIdx.x; work < plan.unitCount * kvHeads; work += gridDim.x) {
-    const ChoiceUnit unit = plan.units[work / kvHeads];
-    const ChoiceEntry &entry = plan.entries[unit.entry];
-    const int firstHead = work % kvHeads * group;
-    const bf16 *q = qkv + (size_t(entry.row) * (queryHeads + 2 * kvHeads) + firstHead) * HEAD_DIM;
-    const float2 *row = rotations + (long long)(entry.position - unit.offset) * (rotaryDim / 2);
-    for (int h = warp; h < group; h += kWarps) {
-      round_query(q + h * HEAD_DIM, row, rotaryDim, scaleLog2, rotated[warp], queries, h);
-    }
-    __syncthreads();
-    for (int pass = 0; pass * kPassHeads < group; pass++) {
-      const int head = firstHead + pass * kPassHeads, heads = min(kPassHeads, group - pass * kPassHeads);
-      const size_t at = size_t(entry.scoreStart) * queryHeads + size_t(head) * entry.scoreStride;
-      PowerSum totals[2] = {{-infinity(), 0}, {-infinity(), 0}};
-      const UnitWork own = {plan, unit, shadows, work % kvHeads, kvHeads, blockShift};
-      score_pass(own, queries, pass, {scores + at, entry.scoreStride, heads}, totals);
-      write_parts(totals, heads, parts + size_t(work / kvHeads) * queryHeads + head);
-    }
+  const long long works = (long long)(plan.unitCount) * kvHeads;
+  const int first = int(works * blockIdx.x / gridDim.x), end = int(works * (blockIdx.x + 1) / gridDim.x);
+  if (first == end) return;
+  const Scoring scoring = {plan,       {shadows, kvHeads, blockShift}, qkv, rotations, queryHeads, rotaryDim, scaleLog2,
+                           scores, parts};
+  unsigned char *ring = rings + (threadIdx.x >> 5) * kRing * kPanelBytes;
+  if (queryHeads / kvHeads <= kPassHeads) {
+    score_works<1>(scoring, first, end, shared, ring);
+  } else {
+    score_works<kMaxGroup / kPassHeads>(scoring, first, end, shared, ring);
   }
 }

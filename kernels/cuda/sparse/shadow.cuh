@@ -8,7 +8,7 @@
  *   { codes [HEAD_DIM / 32][16 tokens][16 bytes], scales float16 [16] }
  *
  * Byte i of vector v holds dimension d = 16 v + i in its lower 4 bits and dimension HEAD_DIM / 2 + d in its upper ones,
- * each as the number plus 8. A thread reads a token 16 bytes at a time, and its neighbour the token behind it.
+ * each as the number plus 8. Eight tokens' bytes of a vector are a matrix as load_matrices (mma.cuh) takes it.
  *
  * The bits are those of the CPU (kernels/cpu/choose.h) for the same K: sums and products are rounded one by one, in the
  * same order, and nothing is fused.

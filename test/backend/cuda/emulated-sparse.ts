@@ -3,8 +3,8 @@
  * from their code. Shadows and scores are rounded as the comments say, so that they have the same bits.
  */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
-import { keyOffset, Rotations, type Values } from "./emulated-heads.ts";
-import type { EmulatedMemory } from "./emulated-memory.ts";
+import { keyOffset, type Values } from "./emulated-heads.ts";
+import { Bfloat16Array, type EmulatedMemory } from "./emulated-memory.ts";
 
 const { fround } = Math;
 const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
@@ -183,6 +183,22 @@ function roundedQuery(q: Float32Array, scaleLog2: number) {
   };
 }
 
+/** Query heads of a KV head that scores and parts have places for: four at a time. */
+const scoredHeads = (group: number): number => Math.ceil(group / 4) * 4;
+
+/** Index of a score: [kvHeads][heads / 4][scoreStride][4] behind those of the entries before. */
+function scoreAt(
+  { scoreStart, scoreStride }: Entry,
+  kvHeads: number,
+  scored: number,
+  kvHead: number,
+  head: number,
+  token: number,
+): number {
+  const pass = (kvHead * scored) / 4 + Math.floor(head / 4);
+  return scoreStart * kvHeads * scored + (pass * scoreStride + token) * 4 + (head % 4);
+}
+
 export function emulatedScoreShadows(memory: EmulatedMemory, values: Values): void {
   const [qkv, step, choicePlace, rotations, shadows] = values;
   const [queryHeads, kvHeads, rotaryDim, blockShift, scaleLog2] = values.slice(5, 10).map(number);
@@ -198,25 +214,34 @@ export function emulatedScoreShadows(memory: EmulatedMemory, values: Values): vo
   const sums = memory.float32(buffer(parts));
   const bytes = memory.uint8(buffer(shadows));
   const place = { headDim, kvHeads, blockTokens };
+  const scored = scoredHeads(group);
   for (const [index, unit] of units.entries()) {
     const entry = entries[unit.entry];
+    for (let head = 0; head < kvHeads * scored; head++) {
+      if (head % scored < group) continue;
+      const [kvHead, own] = [Math.floor(head / scored), head % scored];
+      for (let i = 0; i < unit.tokens; i++)
+        out[scoreAt(entry, kvHeads, scored, kvHead, own, unit.number + i)] = Number.NEGATIVE_INFINITY;
+      sums.set([Number.NEGATIVE_INFINITY, 0], 2 * (index * kvHeads * scored + head));
+    }
     for (let head = 0; head < queryHeads; head++) {
       const q = memory.bfloat16(buffer(qkv)).row((entry.row * (queryHeads + 2 * kvHeads) + head) * headDim, headDim);
       if (rotaryDim > 0) rotateRounded(memory, q, buffer(rotations), entry.position - unit.offset, rotaryDim);
       const query = roundedQuery(q, scaleLog2);
-      const scored = Float32Array.from({ length: unit.tokens }, (_, i) => {
+      const zs = Float32Array.from({ length: unit.tokens }, (_, i) => {
         const slot = slotOf(words, unit.blocks, unit.firstToken + i, blockTokens);
         const { numbers, scale } = readShadow(bytes, place, slot, Math.floor(head / group));
         const whole = numbers.reduce((sum, x, d) => sum + x * query.numbers[d], 0);
         return fround(fround(whole * scale) * query.factor);
       });
-      const row = entry.scoreStart * queryHeads + head * entry.scoreStride + unit.number;
-      scored.forEach((z, i) => {
-        out[row + i] = i < unit.forced ? Number.POSITIVE_INFINITY : finiteHalf(z);
+      const [kvHead, own] = [Math.floor(head / group), head % group];
+      zs.forEach((z, i) => {
+        const at = scoreAt(entry, kvHeads, scored, kvHead, own, unit.number + i);
+        out[at] = i < unit.forced ? Number.POSITIVE_INFINITY : finiteHalf(z);
       });
-      const greatest = scored.reduce((a, b) => Math.max(a, b));
-      sums[2 * (index * queryHeads + head)] = greatest;
-      sums[2 * (index * queryHeads + head) + 1] = scored.reduce((sum, z) => sum + 2 ** (z - greatest), 0);
+      const greatest = zs.reduce((a, b) => Math.max(a, b));
+      const total = zs.reduce((sum, z) => sum + 2 ** (z - greatest), 0);
+      sums.set([greatest, total], 2 * ((index * kvHeads + kvHead) * scored + own));
     }
   }
 }
@@ -237,14 +262,14 @@ export function emulatedChooseTokens(memory: EmulatedMemory, values: Values, [gr
   const [queryHeads, kvHeads, blockShift, listStride] = values.slice(2, 6).map(number);
   const [parts, scores, lists, counts] = values.slice(6);
   const { words, entries } = planOf(memory, step, choicePlace);
-  if (entries.length * kvHeads > grid) throw new RangeError(`a grid of ${grid} for ${entries.length} rows`);
+  if (4 * entries.length * kvHeads > grid) throw new RangeError(`a grid of ${grid} for ${entries.length} rows`);
   const group = queryHeads / kvHeads;
   const totals = new BigUint64Array(memory.bytes, buffer(counts).pointer, buffer(counts).byteLength / 8);
   const out = memory.int32(buffer(lists));
   for (const [index, entry] of entries.entries()) {
     if (entry.take > listStride) throw new RangeError(`a list of ${entry.take} tokens of at most ${listStride}`);
     for (let kvHead = 0; kvHead < kvHeads; kvHead++) {
-      const ranks = ranksOf(memory, entry, kvHead * group, group, { queryHeads, parts, scores });
+      const ranks = ranksOf(memory, entry, kvHead, group, { kvHeads, parts, scores });
       const chosen = Array.from(ranks.keys())
         .sort((a, b) => ranks[a] - ranks[b] || a - b)
         .slice(0, entry.take)
@@ -263,34 +288,29 @@ export function emulatedChooseTokens(memory: EmulatedMemory, values: Values, [gr
 }
 
 interface Scored {
-  readonly queryHeads: number;
+  readonly kvHeads: number;
   readonly parts: unknown;
   readonly scores: unknown;
 }
 
 /** Less is better: 0 for a forced token, else one more than the bits of the score as float16 without its sign. */
-function ranksOf(memory: EmulatedMemory, entry: Entry, first: number, group: number, given: Scored): Uint16Array {
-  const { queryHeads, parts, scores } = given;
+function ranksOf(memory: EmulatedMemory, entry: Entry, kvHead: number, group: number, given: Scored): Uint16Array {
+  const { kvHeads, parts, scores } = given;
+  const scored = scoredHeads(group);
   const [sums, z] = [memory.float32(buffer(parts)), halves(memory.uint8(buffer(scores)))];
   const logs = Array.from({ length: group }, (_, h) => {
     const own = Array.from({ length: entry.unitCount }, (_, u) => {
-      const at = 2 * ((entry.firstUnit + u) * queryHeads + first + h);
+      const at = 2 * (((entry.firstUnit + u) * kvHeads + kvHead) * scored + h);
       return [sums[at], sums[at + 1]] as const;
     });
     const greatest = Math.max(...own.map(([top]) => top));
     return fround(greatest + Math.log2(own.reduce((sum, [top, powers]) => sum + powers * 2 ** (top - greatest), 0)));
   });
-  const ranks = Uint16Array.from({ length: entry.candidates }, (_, token) => {
-    const at = (h: number) => entry.scoreStart * queryHeads + (first + h) * entry.scoreStride + token;
-    const score = Math.max(...logs.map((log, h) => fround(z[at(h)] - log)));
+  return Uint16Array.from({ length: entry.candidates }, (_, token) => {
+    const zs = logs.map((_log, h) => z[scoreAt(entry, kvHeads, scored, kvHead, h, token)]);
+    const score = Math.max(...logs.map((log, h) => fround(zs[h] - log)));
     return score === Number.POSITIVE_INFINITY ? 0 : (halfBits(finiteHalf(score)) & 0x7fff) + 1;
   });
-  // They take the place of the first query head's scores.
-  const row = entry.scoreStart * queryHeads + first * entry.scoreStride;
-  const written = new Uint16Array(z.buffer, z.byteOffset, z.length).subarray(row, row + entry.scoreStride);
-  written.fill(0xffff);
-  written.set(ranks);
-  return ranks;
 }
 
 function halfBits(x: number): number {
@@ -311,9 +331,11 @@ export function emulatedAttendChosen(
   const [data, out] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[13]))];
   const kv = memory.bfloat16(buffer(pool));
   const place = { kvHeads, headDim, blockTokens };
+  const rounded = new Bfloat16Array(new Uint16Array(headDim));
   for (const [index, entry] of entries.entries()) {
     const tokens = entry.take + entry.tailTokens;
-    const isSmall = tokens > 256 * maxSplits || tokens > 256 * gridParts || (index + 1) * kvHeads > grid;
+    const most = (headDim > 128 ? 64 : 128) * Math.min(maxSplits, gridParts);
+    const isSmall = tokens > most || (index + 1) * kvHeads > grid;
     if (isSmall) throw new RangeError(`a grid of ${gridParts} by ${grid} for ${tokens} tokens`);
     for (let head = 0; head < queryHeads; head++) {
       const kvHead = Math.floor((head * kvHeads) / queryHeads);
@@ -325,7 +347,11 @@ export function emulatedAttendChosen(
       );
       const scores = read.map(([slot, offset]) => {
         const q = data.row((entry.row * (queryHeads + 2 * kvHeads) + head) * headDim, headDim);
-        if (rotaryDim > 0) new Rotations(memory, buffer(rotations)).rotate(q, entry.position - offset, rotaryDim);
+        if (rotaryDim > 0) rotateRounded(memory, q, buffer(rotations), entry.position - offset, rotaryDim);
+        rounded.setRow(0, q);
+        rounded.row(0, headDim).forEach((x, d) => {
+          q[d] = x;
+        });
         const k = kv.row(keyOffset(place, slot, kvHead), headDim);
         return q.reduce((sum, x, d) => sum + x * k[d], 0) * scaleLog2;
       });

@@ -152,8 +152,10 @@ export class CudaBackend implements Backend {
       const ops = this.#opsOf(forward, rows, true, "tokens");
       const ofSliding = this.#parts.config.window === undefined ? [false] : [false, true];
       const ofChoosing = this.#parts.sparse === undefined ? [false] : [false, true];
-      const kinds = [false, true].flatMap((full) => ofSliding.map((sliding) => ({ full, sliding })));
-      for (const launches of kinds.flatMap((kind) => ofChoosing.map((chooses) => ({ ...kind, chooses })))) {
+      const kinds = [false, true].flatMap((full) => ofSliding.map((sliding) => ({ small: true, full, sliding })));
+      const launchesOf = kinds.flatMap((kind) => ofChoosing.map((chooses) => ({ ...kind, chooses })));
+      if (this.#parts.sparse) launchesOf.push({ small: false, full: false, sliding: false, chooses: true });
+      for (const launches of launchesOf) {
         this.#parts.staging.sendNothing();
         this.#graphs.run("tokens", forward.layout.capacity, launches, ops);
       }
@@ -238,7 +240,8 @@ export class CudaBackend implements Backend {
         (plan) => plan !== undefined && plan.largeItems.length > 0,
       );
       const chooses = batch.choices !== undefined;
-      this.#graphs.run(kind, forward.layout.capacity, { full, sliding, chooses }, ops);
+      const small = !chooses || plans.full.smallItems.length > 0;
+      this.#graphs.run(kind, forward.layout.capacity, { small, full, sliding, chooses }, ops);
     } else {
       const counts = stepCounts(batch, plans);
       for (const op of ops) op(counts);

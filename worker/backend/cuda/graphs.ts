@@ -30,8 +30,12 @@ export function bucketOf(rowCount: number): number {
 /** What a step ends with: the logits, or the tokens drawn from them. */
 export type StepKind = "logits" | "tokens";
 
-/** What of a step's launches there is: which of its plans have large items, and whether rows choose. */
+/**
+ * What of a step's launches there is: whether its plan has small items, which of its plans have large ones, and whether
+ * rows choose. Only where all rows do has a step no items.
+ */
 export interface StepLaunches {
+  readonly small: boolean;
   readonly full: boolean;
   readonly sliding: boolean;
   readonly chooses: boolean;
@@ -58,12 +62,14 @@ export class DecodeGraphs {
    * Puts the step into the stream. The first step of a kind runs unrecorded, so that products find their algorithms.
    * @param kind what `ops` end with; a graph is kept for each kind and number of rows
    */
-  run(kind: StepKind, capacity: StepCapacity, { full, sliding, chooses }: StepLaunches, ops: readonly Op[]): void {
-    const key = `${kind} ${capacity.rows} ${full} ${sliding} ${chooses}`;
+  run(kind: StepKind, capacity: StepCapacity, launches: StepLaunches, ops: readonly Op[]): void {
+    const { small, full, sliding, chooses } = launches;
+    const key = `${kind} ${capacity.rows} ${small} ${full} ${sliding} ${chooses}`;
     const known = this.#graphs.get(key);
     if (known !== undefined) return known.launch();
     const counts = {
       ...capacity,
+      smallItems: small ? capacity.smallItems : 0,
       largeItems: full ? capacity.largeItems : 0,
       slidingLargeItems: sliding ? capacity.slidingLargeItems : 0,
       choices: chooses ? capacity.choices : 0,

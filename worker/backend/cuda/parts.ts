@@ -22,6 +22,7 @@ import { allowFewRows } from "./products/few-rows.ts";
 import { allowRings, type RowProductKind, RowProducts } from "./products/row-products.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
+import { allowChoices } from "./sparse/sparse-ops.ts";
 import { type StepCapacity, StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
 import { loadWeights, type Mlp, type TensorReader, type WeightInfo } from "./weights/weights.ts";
@@ -80,7 +81,10 @@ export async function makeParts(
   const { blockTokens, kvElement = "bfloat16", hostKvBytes = 0, reserveBytes = defaultReserveBytes } = options;
   const packShape = packShapeOf(config, device, options);
   if (kvElement === "mx8") assertMx8(packShape, device);
-  if (options.sparse) assertChoosable(config, blockTokens, kvElement === "mx8");
+  if (options.sparse) {
+    assertChoosable(config, blockTokens, kvElement === "mx8");
+    allowChoices(device, config.headDim);
+  }
   allowAttention(device, config.headDim, kvElement);
   const { rowProducts = "plain" } = options;
   if (rowProducts === "ring") {

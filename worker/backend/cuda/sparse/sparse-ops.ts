@@ -30,9 +30,37 @@ export interface StepLists {
 
 const bfloat16Bytes = 2;
 const warpsPerBlock = 8;
-/** Persistent thread blocks of score_shadows.cu on a multiprocessor. */
-const scoringBlocks = 3;
 const overlapsPrevious = true;
+/** Thread blocks that share a list (kListBlocks of choose_tokens.cu). */
+const listBlocks = 4;
+
+/** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
+export function choiceLaunches(headDim: number, multiprocessorCount: number) {
+  const isLong = headDim > 128;
+  // A ring of panels for each of 16 warps (score_shadows.cu), rows of q, and of K and V for each of 4 (attend_chosen.cu).
+  const rings = 16 * (isLong ? 2 : 4) * 16 * (headDim / 2 + 2);
+  const rows = 16 + 4 * 2 * (isLong ? 16 : 32);
+  const shared = { score_shadows: rings, attend_chosen: rows * 2 * (headDim + 8) } as const;
+  return {
+    shared,
+    score: {
+      ...({ grid: [(isLong ? 1 : 2) * multiprocessorCount], blockThreads: 512, overlapsPrevious } as const),
+      sharedBytes: shared.score_shadows,
+    },
+    choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 512, overlapsPrevious }) as const,
+    attend: (lists: number, mostParts: number) =>
+      ({
+        ...({ grid: [mostParts, lists], blockThreads: 128, overlapsPrevious } as const),
+        sharedBytes: shared.attend_chosen,
+      }) as const,
+  };
+}
+
+/** Allows these kernels the shared memory that they are launched with. */
+export function allowChoices(device: ComputeDevice, headDim: number): void {
+  const { shared } = choiceLaunches(headDim, device.multiprocessorCount);
+  for (const name of ["score_shadows", "attend_chosen"] as const) device.allowSharedBytes(name, shared[name]);
+}
 
 /** Shadows of rows that a layer has just written. */
 export function shadowRows(
@@ -103,14 +131,14 @@ export function chooseOps(
     ...([qkv, ...plan, rotations, kv, chosen, listTokens, ...heads, rotaryDim, blockTokens, scaleLog2] as const),
     ...([workspace.mostParts, attended, partials, partialSums, arrivals] as const),
   );
-  const scoring = { grid: [scoringBlocks * device.multiprocessorCount], blockThreads: 256, overlapsPrevious } as const;
+  const launches = choiceLaunches(config.headDim, device.multiprocessorCount);
   const listsOf = (choices: number): number => Math.min(choices, seats) * kvHeadCount;
   return [
     ({ choices }) => {
       if (choices === 0) return;
-      score(scoring);
-      choose({ grid: [listsOf(choices)], blockThreads: 1_024, overlapsPrevious });
-      attend({ grid: [workspace.mostParts, listsOf(choices)], blockThreads: 128, overlapsPrevious });
+      score(launches.score);
+      choose(launches.choose(listsOf(choices)));
+      attend(launches.attend(listsOf(choices), workspace.mostParts));
     },
   ];
 }
