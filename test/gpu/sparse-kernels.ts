@@ -6,7 +6,7 @@
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
 import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { scoredHeads } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
-import { choiceLaunches } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
+import { choiceLaunches, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { choiceFlags } from "../../worker/contract/sparse.ts";
 import type { Random } from "../native/random.ts";
@@ -207,7 +207,7 @@ export async function checkSparse(
   const heads = [queryHeads, kvHeads] as const;
   const scale = Math.LOG2E / Math.sqrt(headDim);
   const shift = Math.log2(blockTokens);
-  const slotGrid = { grid: [of.blockCount * blockTokens + 5, Math.ceil(kvHeads / 8), 1], blockThreads: 256 } as const;
+  const slotGrid = shadowLaunch(of.blockCount * blockTokens + 5, kvHeads, 1);
   const shadowed = [kvHeads, blockTokens, 0, 0, of.pool, of.shadows] as const;
   twin.launch("shadow_slots", [of.slots, of.slotCount, ...shadowed], slotGrid);
   const scored = [of.qkv, ...plan, of.rotations, of.shadows, ...heads, rotaryDim, shift, scale] as const;

@@ -7,7 +7,7 @@ import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { makeChoiceWorkspace, shadowBytesPerBlock } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
-import { allowChoices, choiceLaunches } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
+import { allowChoices, choiceLaunches, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import { choiceFlags, forcedTokens } from "../../worker/contract/sparse.ts";
@@ -144,7 +144,7 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
   const launches = choiceLaunches(headDim, device.multiprocessorCount);
   const lists = shape.rows * kvHeads;
   const put = {
-    shadow: () => shadow({ grid: [blockCount * blockTokens, 1, 1], blockThreads: 256 }),
+    shadow: () => shadow(shadowLaunch(blockCount * blockTokens, kvHeads, 1)),
     score: () => score(launches.score),
     choose: () => choose(launches.choose(lists)),
     attend: () => attend(launches.attend(lists, workspace.mostParts)),

@@ -84,32 +84,4 @@ __device__ __forceinline__ float greatest_of(const float *y) {
   return warp_max(greatest) + warp_sum(zeros);
 }
 
-__device__ __forceinline__ uint32 shadow_code(float y, float inverse) {
-  const float limit = kShadowLimit;
-  return uint32(int(fminf(fmaxf(rintf(__fmul_rn(y, inverse)), -limit), limit)) + kShadowZero);
-}
-
-/*
- * A warp writes the shadow of one token's K in one KV head, whose K is transformed in y [HEAD_DIM]. K that is not finite
- * has a shadow of zeros.
- */
-__device__ __forceinline__ void write_shadow(const float *y, unsigned char *panel, int token) {
-  const int lane = threadIdx.x & 31;
-  const float greatest = greatest_of(y);
-  const bool isFinite = greatest - greatest == 0.0f;
-  const unsigned short scale = isFinite ? to_finite_half(__fdiv_rn(greatest, float(kShadowLimit))) : 0;
-  const float unit = half_to_float(scale), inverse = unit > 0 ? __fdiv_rn(1.0f, unit) : 0.0f;
-  for (int word = lane; word < HEAD_DIM / 8; word += 32) {
-    uint32 codes = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const float low = inverse > 0 ? y[4 * word + i] : 0.0f, high = inverse > 0 ? y[HEAD_DIM / 2 + 4 * word + i] : 0.0f;
-      codes |= (shadow_code(low, inverse) | shadow_code(high, inverse) << 4) << 8 * i;
-    }
-    unsigned char *vector = panel + (word / 4 * kPanelTokens + token) * kVectorBytes;
-    *reinterpret_cast<uint32 *>(vector + word % 4 * 4) = codes;
-  }
-  if (lane == 0) *reinterpret_cast<unsigned short *>(panel + kScalesAt + 2 * token) = scale;
-}
-
 #endif

@@ -126,14 +126,14 @@ function shadowSlot(memory: EmulatedMemory, slot: number, layers: number, values
 export function emulatedShadowSlots(memory: EmulatedMemory, values: Values, grid: readonly number[]): void {
   const [slots, slotCount, ...rest] = values;
   const count = memory.int32(buffer(slotCount))[0];
-  if (count > grid[0]) throw new RangeError(`a grid of ${grid[0]} for ${count} slots`);
+  if (count > 8 * grid[0]) throw new RangeError(`a grid of ${grid[0]} for ${count} slots`);
   for (let i = 0; i < count; i++) shadowSlot(memory, memory.int32(buffer(slots))[i], grid[2] ?? 1, rest);
 }
 
 export function emulatedShadowBlocks(memory: EmulatedMemory, values: Values, grid: readonly number[]): void {
   const [moved, ...rest] = values;
   const blockTokens = number(rest[1]);
-  const blocks = new Int32Array((moved as Uint8Array).slice().buffer).subarray(0, grid[0] / blockTokens);
+  const blocks = new Int32Array((moved as Uint8Array).slice().buffer).subarray(0, (8 * grid[0]) / blockTokens);
   for (const block of blocks) {
     if (block < 0) continue;
     for (let token = 0; token < blockTokens; token++)

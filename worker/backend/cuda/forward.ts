@@ -72,6 +72,7 @@ export class Forward {
           ? this.#fusedLayer(layer, index)
           : [...this.#projectQkv(layer, index), ...this.#restOfLayer(layer, index)],
       ),
+      ...this.#shadows(),
       ...(this.#isOpenRow(layers.length) ? [] : [this.#norm(finalNorm, this.#mlpDelta(layers.length - 1))]),
     ];
     this.probe = this.#probeOps();
@@ -268,13 +269,19 @@ export class Forward {
     ];
   }
 
-  /** Shadows of the rows' K, and the attention of those that choose what they read. */
+  /** Of the K that the step's rows have written. */
+  #shadows(): Op[] {
+    const { sparse, staging } = this.#parts;
+    const lists = { slots: staging.list(this.layout.slots), rowCount: staging.count("rows") };
+    return sparse === undefined ? [] : [shadowRows(sparse, lists)];
+  }
+
+  /** The attention of rows that choose what they read. */
   #choose(layer: number, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op[] {
     const { sparse, staging } = this.#parts;
     if (sparse === undefined) return [];
-    const [slots, rowCount] = [staging.list(this.layout.slots), staging.count("rows")];
-    const lists = { step: staging.list(0), choicePlace: staging.choicePlace, slots, rowCount };
-    return [shadowRows(sparse, lists, layer, kv), ...chooseOps(sparse, lists, { layer, kv, rotations })];
+    const lists = { step: staging.list(0), choicePlace: staging.choicePlace };
+    return chooseOps(sparse, lists, { layer, kv, rotations });
   }
 
   get #rows(): RowProducts {
@@ -390,6 +397,7 @@ export class Forward {
       this.#embed(),
       ...this.#projectQkv(first, 0),
       ...this.#restOfLayer(first, 0),
+      ...this.#shadows(),
       ...this.#projectQkv(second, 1),
       ...this.#normProjections(second),
       (counts) => compare({ grid: [counts.rows], blockThreads }),

@@ -19,17 +19,22 @@ export interface SparseParts {
   readonly attended: DeviceBuffer;
 }
 
-/** Where a step's integers are on the device. */
+/** A step's integers on the device: the whole buffer, and the word that says where in it the choices begin. */
 export interface StepLists {
-  /** The whole buffer, and the word that says where in it the choices begin. */
   readonly step: DeviceBuffer;
   readonly choicePlace: DeviceBuffer;
+}
+
+/** The slots that a step writes, [*rowCount]. */
+export interface WrittenSlots {
   readonly slots: DeviceBuffer;
   readonly rowCount: DeviceBuffer;
 }
 
 const bfloat16Bytes = 2;
+/** KV heads and tokens of a thread block of shadow_keys.cu. */
 const warpsPerBlock = 8;
+const shadowTokens = 8;
 const overlapsPrevious = true;
 /** Thread blocks that share a list (kListBlocks of choose_tokens.cu). */
 const listBlocks = 4;
@@ -62,36 +67,34 @@ export function allowChoices(device: ComputeDevice, headDim: number): void {
   for (const name of ["score_shadows", "attend_chosen"] as const) device.allowSharedBytes(name, shared[name]);
 }
 
-/** Shadows of rows that a layer has just written. */
-export function shadowRows(
-  { device, config, ...parts }: SparseParts,
-  lists: StepLists,
-  layer: number,
-  kv: DeviceBuffer,
-) {
-  const { kvHeadCount } = config;
-  const { slots, rowCount } = lists;
-  const shape = [kvHeadCount, parts.blockTokens, 0, 0] as const;
-  const launch = device.prepare("shadow_slots", slots, rowCount, ...shape, kv, parts.shadows.layer(layer));
-  const heads = Math.ceil(kvHeadCount / warpsPerBlock);
-  const op: Op = ({ rows }) => launch({ grid: [rows, heads, 1], blockThreads: 256, overlapsPrevious });
-  return op;
+/** Launches of shadow_keys.cu. */
+export const shadowLaunch = (tokens: number, kvHeads: number, layers: number) => {
+  const grid = [Math.ceil(tokens / shadowTokens), Math.ceil(kvHeads / warpsPerBlock), layers] as const;
+  return { grid, blockThreads: 256 } as const;
+};
+
+/**
+ * Shadows of a step's rows in all layers, behind the last of them: what a row chooses from was written in a step before.
+ */
+export function shadowRows(parts: SparseParts, { slots, rowCount }: WrittenSlots): Op {
+  const { device, config, pool, shadows } = parts;
+  const { kvHeadCount, layerCount } = config;
+  const launch = device.prepare("shadow_slots", slots, rowCount, ...stridesOf(parts), pool.memory, shadows.memory);
+  return ({ rows }) => launch({ ...shadowLaunch(rows, kvHeadCount, layerCount), overlapsPrevious });
 }
 
 /** Shadows of tokens in all layers. @param slots [*slotCount] of at most `most` */
 export function shadowSlots(parts: SparseParts, slots: DeviceBuffer, slotCount: DeviceBuffer, most: number): void {
   const { device, config, pool, shadows } = parts;
   const launch = device.prepare("shadow_slots", slots, slotCount, ...stridesOf(parts), pool.memory, shadows.memory);
-  const heads = Math.ceil(config.kvHeadCount / warpsPerBlock);
-  launch({ grid: [most, heads, config.layerCount], blockThreads: 256 });
+  launch(shadowLaunch(most, config.kvHeadCount, config.layerCount));
 }
 
 /** Shadows of whole blocks in all layers. @param moved the blocks as move_blocks.cu takes them, of which `count` are read */
 export function shadowBlocks(parts: SparseParts, moved: Uint8Array, count: number, stream: SideStream): void {
   const { device, config, blockTokens, pool, shadows } = parts;
   const launch = device.prepare("shadow_blocks", moved, ...stridesOf(parts), pool.memory, shadows.memory);
-  const heads = Math.ceil(config.kvHeadCount / warpsPerBlock);
-  launch({ grid: [count * blockTokens, heads, config.layerCount], blockThreads: 256, stream });
+  launch({ ...shadowLaunch(count * blockTokens, config.kvHeadCount, config.layerCount), stream });
 }
 
 /** kvHeads, blockTokens, and what lies between two layers of the pool, in elements, and of the shadows, in bytes. */
