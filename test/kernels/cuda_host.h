@@ -64,11 +64,14 @@ static std::vector<uint64_t> exchanged;
 struct Shown { const void *row; uint32_t words[8]; };
 static std::vector<Shown> shown;
 /* Dynamic shared memory of the thread block, which begins as no number. */
-static std::vector<char> dynamicShared;
+alignas(128) static char dynamicShared[256 << 10];
 static uint32_t dynamicBytes;
-template <class T> static T *dynamic_shared() {
-  return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(dynamicShared.data()) + 127) / 128 * 128);
-}
+template <class T> static T *dynamic_shared() { return reinterpret_cast<T *>(dynamicShared); }
+/* Addresses of shared memory in 32 bits: all of it is static, so it lies near. */
+constexpr intptr_t kNear = intptr_t(1) << 31;
+static uint32_t address_of(const void *p) { return uint32_t(static_cast<const char *>(p) - dynamicShared + kNear); }
+static void *at(uint32_t address) { return dynamicShared + (intptr_t(address) - kNear); }
+static void *at(const void *p) { return const_cast<void *>(p); }
 
 static void yield() {
   if (_setjmp(threads[current].place) == 0) _longjmp(scheduler, 1);
@@ -108,7 +111,7 @@ static void run_block(int count) {
   left = count, block = {};
   warps.assign(count / kWarpThreads, {}), warpLeft.assign(count / kWarpThreads, kWarpThreads);
   exchanged.assign(count, 0), shown.resize(count);
-  dynamicShared.assign(dynamicBytes + 128, char(0xff));
+  memset(dynamicShared, 0xff, dynamicBytes);
   for (int i = 0; i < count; i++) {
     Thread &thread = threads[i];
     thread.stack.resize(kStackBytes), thread.isBegun = thread.isDone = false;
@@ -209,13 +212,14 @@ static void multiply_bf16(float (&sum)[4], const unsigned (&a)[4], unsigned b0, 
   wait_warp();
 }
 
-static void copy(const void *to, const void *from, int bytes) {
-  memset(const_cast<void *>(to), 0, 16);
-  memcpy(const_cast<void *>(to), from, bytes);
+static void copy(void *to, const void *from, int bytes) {
+  memset(to, 0, 16);
+  memcpy(to, from, bytes);
 }
 
 template <class Kernel>
 static void launch(const uint32_t *grid, int blockThreads, uint32_t sharedBytes, Kernel kernel) {
+  if (sharedBytes > sizeof(dynamicShared)) abort();
   dynamicBytes = sharedBytes;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {unsigned(blockThreads), 1, 1};
   body = kernel;
@@ -257,7 +261,7 @@ static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4);
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 static inline void __trap() { abort(); }
-static inline size_t __cvta_generic_to_shared(const void *) { abort(); }
+static inline uint32_t __cvta_generic_to_shared(const void *p) { return host::address_of(p); }
 static inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static inline int __dp4a(int a, int b, int sum) {
   for (int i = 0; i < 32; i += 8) sum += int(int8_t(a >> i)) * int(int8_t(b >> i));
