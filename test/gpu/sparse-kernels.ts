@@ -3,7 +3,7 @@
  * begin inside blocks and stand at other offsets, lists of all lengths. Shadows, scores, choices are compared bit for bit,
  * sums of scores and attention within rounding.
  */
-import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
+import type { ComputeDevice, DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
 import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { scoredHeads } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
 import { choiceLaunches, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
@@ -61,7 +61,7 @@ function sparseBatch(random: Random, { rows, blockTokens }: SparseCase) {
     segments.push(seen.counts.length);
     const allForced = forced.slice(-parts.length).reduce((sum, count) => sum + count, 0);
     add(own, ownIds, 0, allForced + Math.min(chosen, all - allForced), 0);
-    add(own, ownIds, 0, tail, random.integer(-50, 50));
+    add(own, ownIds, random.integer(0, blockTokens - 1), tail, random.integer(-50, 50));
     positions.push(random.integer(0, contextTokens - 1));
     tokens.push(chosen);
   }
@@ -170,7 +170,7 @@ class Scene {
   }
 }
 
-/** Scores with many equal ones, whose L is 0 without rounding: what is chosen is the same bit for bit. */
+/** Scores with many equal ones, whose L is a small whole number without rounding: what is chosen is the same bit for bit. */
 function tiedScores(
   random: Random,
   scene: ReturnType<Scene["put"]>,
@@ -188,9 +188,21 @@ function tiedScores(
   const { segments, segmentTokenCounts } = scene.choices;
   const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
   for (let unit = 0, entry = 0; entry + 1 < segments.length; entry++) {
-    for (let head = 0; head < scored; head++) sums[2 * (unit * scored + head) + 1] = 1;
+    for (let head = 0; head < scored; head++) sums.set([head % 3, 1], 2 * (unit * scored + head));
     for (let s = segments[entry]; s < segments[entry + 1]; s++) unit += Math.ceil(segmentTokenCounts[s] / 1_024);
   }
+}
+
+/** A number of some tokens' K that is none, or not finite. @returns what puts back what stood there */
+function spoilKeys(twin: KernelTwin, pool: DeviceBuffer, headDim: number): () => void {
+  const keys = new Uint16Array(twin.memory.uint8(pool).buffer, twin.memory.uint8(pool).byteOffset);
+  const bad = [0x7f80, 0xff80, 0x7fc0];
+  const before = bad.map((_, token) => keys[token * headDim + 3 * token]);
+  const put = (values: readonly number[]) => {
+    for (const [token, value] of values.entries()) keys[token * headDim + 3 * token] = value;
+  };
+  put(bad);
+  return () => put(before);
 }
 
 export async function checkSparse(
@@ -209,6 +221,12 @@ export async function checkSparse(
   const shift = Math.log2(blockTokens);
   const slotGrid = shadowLaunch(of.blockCount * blockTokens + 5, kvHeads, 1);
   const shadowed = [kvHeads, blockTokens, 0, 0, of.pool, of.shadows] as const;
+  const restore = spoilKeys(twin, of.pool, headDim);
+  twin.upload();
+  twin.launch("shadow_slots", [of.slots, of.slotCount, ...shadowed], slotGrid);
+  await twin.compare([]);
+  restore();
+  twin.upload();
   twin.launch("shadow_slots", [of.slots, of.slotCount, ...shadowed], slotGrid);
   const scored = [of.qkv, ...plan, of.rotations, of.shadows, ...heads, rotaryDim, shift, scale] as const;
   const { launches } = scene;
