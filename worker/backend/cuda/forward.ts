@@ -257,31 +257,22 @@ export class Forward {
 
   /** From the projections to q, k and v to what attention gives. */
   #attend(layer: LayerWeights, index: number): Op[] {
-    const { config, pool, rope } = this.#parts;
+    const { config, pool, rope, sparse, staging } = this.#parts;
     const kv = pool.layer(index);
     const rotations = rotationsOf(rope, config, index);
     const slides = config.window?.layers[index] ?? false;
     return [
       ...this.#normProjections(layer),
       this.#finishQkv(layer, kv, rotations),
-      ...this.#choose(index, kv, rotations),
+      ...(sparse ? chooseOps(sparse, staging, { layer: index, kv, rotations }) : []),
       ...this.#attention.ofLayer(kv, rotations, slides, layer.sinks),
     ];
   }
 
-  /** Of the K that the step's rows have written. */
+  /** Shadows of the K that the step's rows have written. */
   #shadows(): Op[] {
     const { sparse, staging } = this.#parts;
-    const lists = { slots: staging.list(this.layout.slots), rowCount: staging.count("rows") };
-    return sparse === undefined ? [] : [shadowRows(sparse, lists)];
-  }
-
-  /** The attention of rows that choose what they read. */
-  #choose(layer: number, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op[] {
-    const { sparse, staging } = this.#parts;
-    if (sparse === undefined) return [];
-    const lists = { step: staging.list(0), choicePlace: staging.choicePlace };
-    return chooseOps(sparse, lists, { layer, kv, rotations });
+    return sparse ? [shadowRows(sparse, staging.list(this.layout.slots), staging.count("rows"))] : [];
   }
 
   get #rows(): RowProducts {

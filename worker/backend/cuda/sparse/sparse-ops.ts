@@ -21,14 +21,8 @@ export interface SparseParts {
 
 /** A step's integers on the device: the whole buffer, and the word that says where in it the choices begin. */
 export interface StepLists {
-  readonly step: DeviceBuffer;
+  readonly buffer: DeviceBuffer;
   readonly choicePlace: DeviceBuffer;
-}
-
-/** The slots that a step writes, [*rowCount]. */
-export interface WrittenSlots {
-  readonly slots: DeviceBuffer;
-  readonly rowCount: DeviceBuffer;
 }
 
 const bfloat16Bytes = 2;
@@ -75,8 +69,9 @@ export const shadowLaunch = (tokens: number, kvHeads: number, layers: number) =>
 
 /**
  * Shadows of a step's rows in all layers, behind the last of them: what a row chooses from was written in a step before.
+ * @param slots [*rowCount]
  */
-export function shadowRows(parts: SparseParts, { slots, rowCount }: WrittenSlots): Op {
+export function shadowRows(parts: SparseParts, slots: DeviceBuffer, rowCount: DeviceBuffer): Op {
   const { device, config, pool, shadows } = parts;
   const { kvHeadCount, layerCount } = config;
   const launch = device.prepare("shadow_slots", slots, rowCount, ...stridesOf(parts), pool.memory, shadows.memory);
@@ -115,7 +110,7 @@ export function chooseOps(
   const { headCount, kvHeadCount, rope, softmaxScale } = config;
   const { scores, unitSums, lists: chosen, counts, partials, partialSums, arrivals } = workspace;
   const { listTokens, seats } = workspace.options;
-  const plan = [lists.step, lists.choicePlace] as const;
+  const plan = [lists.buffer, lists.choicePlace] as const;
   const heads = [headCount, kvHeadCount] as const;
   const rotaryDim = rotations === null ? 0 : rope.rotaryDim;
   const blockShift = Math.log2(blockTokens);
