@@ -105,10 +105,6 @@ describe("the order", () => {
   const jobs = files.map((file) => testJob(file));
 
   test("begins with what took longest; what was never measured is guessed by its folder", () => {
-    expect(namesOf(longestFirst([testJob("test/e2e/a.test.ts"), testJob("test/conformance/b.test.ts")], {}))).toEqual([
-      "test/conformance/b.test.ts",
-      "test/e2e/a.test.ts",
-    ]);
     const order = longestFirst(jobs, { "test/engine/b.test.ts": 20_000, "test/cache/pool.test.ts": 5 });
     expect(namesOf(order)).toEqual([
       "test/engine/b.test.ts",
@@ -123,6 +119,14 @@ describe("the order", () => {
       "test/many",
       "test/one/a.test.ts",
     ]);
+  });
+
+  test("of a clone that has never run begins with the usual durations, which name jobs that there are", () => {
+    const all = [...new Bun.Glob("test/**/*.test.ts").scanSync(repositoryRoot)].sort();
+    const there = selectJobs({ only: [], paths: [] }, all);
+    const usual = readDurations(join(import.meta.dir, "durations.json"));
+    expect(Object.keys(usual).filter((name) => !namesOf(there).includes(name))).toEqual([]);
+    expect(namesOf(longestFirst(there, usual)).slice(0, 3)).toEqual(Object.keys(usual).slice(0, 3));
   });
 
   test("is kept in a file, of which only what is sound is read", () => {

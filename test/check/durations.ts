@@ -1,4 +1,7 @@
-/** How long each job took the last time, kept in .build/, so that the longest start first and no core waits at the end. */
+/**
+ * How long each job took the last time, kept in .build/, so that the longest start first and no core waits at the end.
+ * A clone that has never run begins with `durations.json`: about what the longest fifty took, in some other clone.
+ */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import type { Job } from "./jobs.ts";
@@ -6,16 +9,13 @@ import type { Job } from "./jobs.ts";
 /** Milliseconds by the job's name. */
 export type Durations = Readonly<Record<string, number>>;
 
-/** For jobs that were never measured: one that holds a core for most of a minute is not begun last. */
-const slowest = /^test\/(?:conformance\/|kernels\/cuda\.|e2e\/kv-disk\.|native\/(?:attention|choose)\.)/;
 /** Folders whose tests start servers or compute in plain loops. */
-const slowFolders = /^test\/(?:backend\/cuda|chaos|console|e2e|fuzz|security|sim)\//;
-const guesses = { slowestMs: 45_000, slowMs: 10_000, otherMs: 1_000 };
+const slowFolders = /^test\/(?:backend\/cuda|chaos|conformance|console|e2e|fuzz|security|sim)\//;
+const guesses = { slowMs: 10_000, otherMs: 1_000 };
 
 export function expectedMs({ name, kind, fileCount }: Job, measured: Durations): number {
   const known = measured[name];
   if (known !== undefined) return known;
-  if (slowest.test(name)) return guesses.slowestMs;
   return kind === "tool" || slowFolders.test(name) ? guesses.slowMs : fileCount * guesses.otherMs;
 }
 

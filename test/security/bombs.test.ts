@@ -27,7 +27,7 @@ const limits: ExtractLimits = {
   maxUnpackedBytes: 8 * mib,
   maxParts: 64,
   // Several of these documents are worked on until the time is up.
-  maxMs: effort(500, 10_000),
+  maxMs: effort(250, 10_000),
   maxMemoryBytes: 512 * mib,
 };
 /** For documents that have to be read, however busy the machine is. */
