@@ -11,16 +11,14 @@ import { fileSearchSchema, requestFields } from "../generation/request-fields.ts
 import { generateFields, generateParams } from "../generation/sampling.ts";
 import { chatWishes, type ThinkingWishes, templateVariables, thinkingFields } from "../generation/thinking.ts";
 import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
-import { optional } from "../transport/fields.ts";
+import { mostlyUnset, optional } from "../transport/fields.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
 
 /** @param filters the corpus side's schema of `filters` */
 export function chatSchema(filters: z.ZodType) {
-  return z
-    .strictObject({ ...chatFields, file_search: optional(fileSearchSchema(filters)) })
-    .superRefine(checkTogether)
-    .transform(toRequest);
+  const body = z.strictObject({ ...chatFields, file_search: optional(fileSearchSchema(filters)) });
+  return mostlyUnset(body.superRefine(checkTogether)).transform(toRequest);
 }
 
 /** Fields of the body. */

@@ -11,7 +11,7 @@ import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
 import { effort, noWishes, type ThinkingWishes, thinkingFields } from "../generation/thinking.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
-import { optional, shortString } from "../transport/fields.ts";
+import { mostlyUnset, optional, shortString } from "../transport/fields.ts";
 import { messagesOf } from "./calls.ts";
 import { breakpointsOf, filesOf, type InputItem, type Item, item, itemsOf } from "./input-items.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./tools.ts";
@@ -80,15 +80,15 @@ const parsedOf = <Body extends ToolBody & { readonly input: string | readonly In
 
 /** @param filters the corpus side's schema of a search's filters */
 export function responsesSchema(filters: z.ZodType) {
-  return z
+  const body = z
     .strictObject({ ...responseFields, ...responseToolFields(filters) })
     .superRefine(checkTools)
     .superRefine((body, context) => {
       if (body.top_logprobs === undefined || showsLogprobs(body)) return;
       const message = `needs ${textLogprobs} in include`;
       context.addIssue({ code: "custom", path: ["top_logprobs"], message, input: body });
-    })
-    .transform(parsedOf);
+    });
+  return mostlyUnset(body).transform(parsedOf);
 }
 
 type Including = { readonly include?: readonly string[] | undefined };
