@@ -25,10 +25,10 @@ export interface GenerationInput extends RunInput, AnswerReading {}
 export function generate(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
-  { stops, calls, reasoning, goesOn, ...input }: GenerationInput,
+  input: GenerationInput,
 ): AsyncGenerator<CompletionEvent, void> {
-  const open = (): TokenReader => new AnswerReader(tokenBytes, { stops, calls, reasoning, goesOn });
-  return runRead(dispatcher, input, open, stops.length > 0);
+  const open = (): TokenReader => new AnswerReader(tokenBytes, input);
+  return runRead(dispatcher, input, open, input.stops.length > 0);
 }
 
 /**
@@ -39,16 +39,17 @@ export function generate(
  */
 export function runRead(
   dispatcher: Pick<Dispatcher, "submit">,
-  { signal, onRunEnd, ...request }: RunInput,
+  input: RunInput,
   open: () => TokenReader,
   mayStop = true,
 ): AsyncGenerator<CompletionEvent, void> {
+  const { signal, onRunEnd } = input;
   const stopper = mayStop ? new AbortController() : undefined;
   const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, unread(event)));
   // The plan is submitted now, not at the first read, so that several completions run side by side and a refusal is
   // thrown here.
   const either = stopper === undefined ? signal : AbortSignal.any([signal, stopper.signal]);
-  const events = dispatcher.submit({ ...request, onAbandoned, signal: either });
+  const events = dispatcher.submit({ ...input, onAbandoned, signal: either });
   return eventsRead(events, open, { stopper, onRunEnd });
 }
 

@@ -109,12 +109,14 @@ export class Pipeline {
   /** Runs a chat request. @throws ApiError before anything runs; later failures are thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const readAtMs = performance.now();
-    const { card, documents, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
+    const lowered = await this.#lower(job.tenantId, job.request, job);
+    const { card, documents, retrieved, plan, calls, goesOn, thinking, grammar, schemaParam } = lowered;
     const sampling = samplingOf(job.request.params, card);
-    const facts = { readAtMs, promptParam: "messages", sampling, retrieved, ...answer };
+    const reading = { calls, goesOn, thinking, grammar, schemaParam };
+    const facts = { readAtMs, promptParam: "messages", sampling, retrieved, ...reading };
     const events = await this.#submit(job, card, [plan], facts);
     const question = questionOf(job.request.messages) ?? "";
-    const thinks = answer.thinking !== undefined;
+    const thinks = thinking !== undefined;
     const promptTokens = tokenCount(plan.runs);
     return { model: card.id, question, documents, retrieved, promptTokens, thinks, sampling, events };
   }
@@ -160,7 +162,7 @@ export class Pipeline {
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
     plans: readonly TokenPlan[],
-    { readAtMs, promptParam, sampling, retrieved, grammar, thinking, schemaParam, ...reading }: SubmitFacts,
+    { readAtMs, promptParam, sampling, retrieved, grammar, thinking, schemaParam, calls, goesOn }: SubmitFacts,
   ): Promise<MergedEvents> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
@@ -182,9 +184,9 @@ export class Pipeline {
           thinking: thinking?.limit,
         },
         stops: request.stops,
-        calls: reading.calls,
+        calls,
         reasoning: thinking?.reading,
-        goesOn: reading.goesOn,
+        goesOn,
         reuse: request.reuse,
         retention: request.retention,
         sparse: sparseParams(card, request.sparse, plan),
