@@ -9,6 +9,15 @@ interface BareMessage {
   readonly numbers: Int32Array;
 }
 
+interface BareAnswer {
+  readonly id: number;
+  /** Milliseconds from the message's arrival to this answer. */
+  readonly tookMs: number;
+}
+
+/** About what a worker takes for a short question: between two requests a gateway sleeps, and wakes slower for it. */
+const workMs = 2;
+
 export interface BareServer extends AsyncDisposable {
   readonly url: string;
   readonly pid: number;
@@ -33,12 +42,12 @@ export async function startBareServer(): Promise<BareServer> {
 const frame = (fields: object): string => `data: ${JSON.stringify(fields)}\n\n`;
 
 function serve(): void {
-  const waiting = new Map<number, () => void>();
+  const waiting = new Map<number, (tookMs: number) => void>();
   const worker = Bun.spawn([process.execPath, import.meta.path, "worker"], {
     stdio: ["ignore", 2, 2],
     serialization: "advanced",
-    ipc: ({ id }: BareMessage) => {
-      waiting.get(id)?.();
+    ipc: ({ id, tookMs }: BareAnswer) => {
+      waiting.get(id)?.(tookMs);
       waiting.delete(id);
     },
   });
@@ -49,11 +58,11 @@ function serve(): void {
     fetch: async (request) => {
       await request.json();
       const id = asked++;
-      const answered = Promise.withResolvers<void>();
+      const answered = Promise.withResolvers<number>();
       waiting.set(id, answered.resolve);
       worker.send({ id, numbers: new Int32Array(64) } satisfies BareMessage);
-      await answered.promise;
-      const [usage, spangate] = [{ prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 }, { ttft_ms: 0 }];
+      const spangate = { ttft_ms: await answered.promise };
+      const usage = { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 };
       const end = { choices: [{ delta: { content: "x" }, finish_reason: "length" }] };
       const body = `${frame(end)}${frame({ choices: [], usage, spangate })}data: [DONE]\n\n`;
       return new Response(body, { headers: { "content-type": "text/event-stream" } });
@@ -66,7 +75,14 @@ function serve(): void {
   });
 }
 
+/** The other process: it is as busy as a worker, and answers. */
+function answerLater({ id }: BareMessage): void {
+  const startMs = performance.now();
+  while (performance.now() - startMs < workMs);
+  process.send?.({ id, tookMs: performance.now() - startMs } satisfies BareAnswer);
+}
+
 if (import.meta.main) {
   if (process.argv[2] !== "worker") serve();
-  else process.on("message", (message: BareMessage) => process.send?.(message));
+  else process.on("message", answerLater);
 }
