@@ -51,11 +51,16 @@ function readArguments() {
 const environment = () => ({ SPANGATE_THREADS: "1", ORT_DISABLE_TELEMETRY: "1", ...process.env });
 
 /**
- * Most processes of the short forms live for seconds. JavaScriptCore's last compiler (FTL) makes code for a longer life
- * than that: a function has to have run ten times as often as by default (100,000) before it is worth that. It takes a
- * twelfth off the tests' processor time, and simulations, which run longest, lose nothing.
+ * Most processes of the short forms live for seconds. JavaScriptCore's compilers make code for a longer life than that: a
+ * function has to have run four times as often as by default (500, 1,000) before the first two compile it, and ten times
+ * as often (100,000) for the last, FTL. The last takes a twelfth off the tests' processor time, the others a tenth of a
+ * server's and a twentieth of a folder's of light tests; simulations, which run longest, take a twentieth more.
  */
-const shortLives = { BUN_JSC_thresholdForFTLOptimizeAfterWarmUp: "1000000" };
+const shortLives = {
+  BUN_JSC_thresholdForJITAfterWarmUp: "2000",
+  BUN_JSC_thresholdForOptimizeAfterWarmUp: "4000",
+  BUN_JSC_thresholdForFTLOptimizeAfterWarmUp: "1000000",
+};
 
 function showOutcome({ job, durationMs, cpuMs, output, ...counts }: Outcome): void {
   const times = `${seconds(durationMs)}, cpu ${seconds(cpuMs)}`;
