@@ -10,7 +10,8 @@ test(
   async () => {
     const report = await killGateways({ times, say: () => undefined });
     expect(report.faults).toEqual([]);
-    expect(report.uploaded).toBeGreaterThan(times);
+    // Each life but those that end while the server starts.
+    expect(report.uploaded).toBeGreaterThanOrEqual(times - report.killsAtStart);
     expect(report.backups + report.backupsKilled).toBe(Math.floor(times / 3) - Math.floor(times / 15));
     expect(report.killsAtStart).toBe(Math.floor(times / 5));
   },

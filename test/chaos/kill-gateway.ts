@@ -104,10 +104,13 @@ class Rounds {
     this.#note(await this.#read(server, this.#heard.live().slice(-filesRead)), kill);
     const workers = await server.admin.json<{ data: { pid: number | null }[] }>("GET", "/admin/v1/workers");
     const client = this.#clientOf(server);
+    const uploadedBefore = this.#heard.uploaded.size;
     const writing = Array.from({ length: writers }, () => ingest(client, this.#storeId, this.#heard).catch(endOf));
     const lifeMs = 50 + this.#choices.next() * longestLifeMs;
     const backup = kill % backupEvery === 0 ? this.#backUp(kill, lifeMs) : undefined;
     await Bun.sleep(lifeMs);
+    // On a busy machine it lives for as long as it takes to acknowledge one upload: what is there to lose otherwise?
+    await until(() => this.#heard.uploaded.size > uploadedBefore, "an upload is acknowledged").catch(() => undefined);
     server.process.kill("SIGKILL");
     await server.process.exited;
     const ends = await Promise.all(writing);

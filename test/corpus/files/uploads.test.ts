@@ -182,7 +182,7 @@ describe("an upload that ends another way", () => {
     await uploads.idle();
     expect(onDisk()).toHaveLength(1);
     nowMs = expiresAt;
-    await until(() => onDisk().length === 0, "parts of an upload that has expired are gone", 4_000, 5);
+    await until(() => onDisk().length === 0, "parts of an upload that has expired are gone", undefined, 5);
   });
 
   test("its tenant is deleted: nothing of it stays, and then not the tenant", async () => {

@@ -92,7 +92,7 @@ describe("lines of a bulk body", () => {
     const before = objects();
     const lines = await findBulkLines([text], signal);
     // A place on the stack that nothing has used since may still lead to what is not needed any more: for a moment.
-    await until(() => objects() - before < 1.1 * limits.bulkLines, "what was read of the lines is collected", 4_000);
+    await until(() => objects() - before < 1.1 * limits.bulkLines, "what was read of the lines is collected");
     expect(lines.at(limits.bulkLines - 1)).toMatchObject({ id: `${limits.bulkLines - 1}` });
   });
 
