@@ -1,143 +1,160 @@
 /**
- * What stands between the kernels of a decode step: `bun test/gpu/launches.ts [part]... [folder of NVIDIA's libraries]...`;
- * writes $OUT/launches.json. Each model decodes with products of one row by plain thread blocks and by rings, in turn.
+ * What stands between the kernels of a decode step: products of few rows by rings, which read weights ahead
+ * (kernels/cuda/products/matvec_ring.cuh), and by the others.
+ * `bun test/gpu/launches.ts [checks|8b|8b-fp8|30b|30b-fp8|gpt-oss|gemma]... [folder of NVIDIA's libraries]...`; writes
+ * $OUT/launches.json. ROWS: of the steps that are timed, 1 where it is not set.
+ *   checks  kernels of rings against plain loops
+ *   8b...   a model decodes by both in turn: what a step takes, and whether logits are the same each time, and nearly
+ *           those of the others
  */
-import { cpSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { MatmulScales } from "../../worker/backend/cuda/device/device.ts";
-import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
 import { allowFewRows } from "../../worker/backend/cuda/products/few-rows.ts";
-import { allowRings, type RowProductKind, ringShape } from "../../worker/backend/cuda/products/row-products.ts";
+import { allowRings, type RowProductKind } from "../../worker/backend/cuda/products/row-products.ts";
+import type { WeightInfo } from "../../worker/backend/cuda/weights/weights.ts";
+import { rowBatch } from "../backend/cuda/row-batch.ts";
 import { Random } from "../native/random.ts";
 import { checkByteRows, e4m3Shapes } from "./kernel-e4m3.ts";
 import { checkRingExperts, expertCases } from "./kernel-experts.ts";
 import { checkFewRows, checkProducts, productShapes, ringProducts } from "./kernel-products.ts";
-import { decodeMs } from "./model-speed.ts";
+import { decodeMs, spanText } from "./model-speed.ts";
 import { configOf, type ModelName, RandomReader, weightsOf } from "./models.ts";
-import { freshSeed, gpuOptions, resultPath } from "./options.ts";
-import { Report } from "./report.ts";
+import { freshSeed, gpuOptions, openTestDevice, resultPath } from "./options.ts";
+import { assertThat, Report } from "./report.ts";
+import { greatestDistance } from "./twin-backend.ts";
 
 const options = gpuOptions();
 const report = new Report();
-const random = new Random(freshSeed());
+const seed = freshSeed();
+const random = new Random(seed);
+console.log(`seed ${seed}`);
 const isWanted = (part: string) => options.parts.length === 0 || options.parts.includes(part);
+/** One for all: it gives the same weights twice. */
 const reader = new RandomReader();
 
-interface Variant {
-  readonly kind: RowProductKind;
-  readonly shared: boolean;
-  readonly warps: number;
-  readonly slots: number;
-  readonly blocks: number;
-}
-const plain: Variant = { kind: "plain", shared: false, warps: 8, slots: 4, blocks: 1 };
-const ring: Variant = { ...plain, kind: "ring", shared: true };
-const variants: Record<string, Variant> = {
-  plain,
-  "plain, shared": { ...plain, shared: true },
-  "ring 8x4, not shared": { ...ring, shared: false },
-  "ring 8x4": ring,
-  "ring 8x6": { ...ring, slots: 6 },
-  "ring 16x2": { ...ring, warps: 16, slots: 2 },
-  "ring 16x3": { ...ring, warps: 16, slots: 3 },
-  "ring 4x6 x2": { ...ring, warps: 4, slots: 6, blocks: 2 },
-  "ring 8x3 x2": { ...ring, slots: 3, blocks: 2 },
-};
-
-function kernelsOf({ warps, slots }: Variant): string {
-  const folder = mkdtempSync(join(tmpdir(), "kernels-"));
-  cpSync("kernels/cuda", folder, { recursive: true });
-  const files = [
-    "products/few_rows.cu",
-    "products/few_rows_e4m3.cu",
-    "products/matvec_ring.cu",
-    "products/matvec_ring_e4m3.cu",
-  ];
-  for (const name of [...files, "experts/experts_ring_b16.cu", "experts/experts_ring_e4m3.cu"]) {
-    const file = join(folder, name);
-    const defines = `#define RING_WARPS ${warps}\n#define RING_SLOTS ${slots}\n`;
-    writeFileSync(file, defines + readFileSync(file, "utf8"));
-  }
-  return folder;
-}
-
-async function open(headDim: number, variant: Variant): Promise<CudaDevice> {
-  const { warps, slots, blocks } = variant;
-  Object.assign(ringShape, { warps, slots, blocks });
-  const { libraryFolders } = options;
-  const kernelFolder = kernelsOf(variant);
-  const device = await openDevice({ index: 0, headDim, libraryFolders, kernelFolder });
-  device.prefersSharedMemory = variant.shared;
-  return device;
-}
-
-async function speed(name: ModelName, e4m3: MatmulScales | undefined, variant: Variant, batches: readonly number[]) {
-  const config = configOf(name);
-  const device = await open(config.headDim, variant);
-  const weights = weightsOf(config, e4m3);
-  const shared = { kvBytes: 12e9, maxRows: 8_192, blockTokens: 16, maxLogitRows: 64, reader };
-  const given = { ...shared, keepsE4m3: e4m3 !== undefined, rowProducts: variant.kind };
-  const backend = await CudaBackend.open(device, { config, weights }, given);
-  const words: string[] = [];
-  for (const batch of batches) {
-    const { deviceMs, wallMs } = await decodeMs(backend, device, batch);
-    words.push(`${batch}: device ${deviceMs.toFixed(3)} ms, wall ${wallMs.toFixed(3)} ms`);
-    report.figure(`${name} ${e4m3 ?? ""} ${JSON.stringify(variant)} decode ${batch} ms`, deviceMs);
-  }
-  await backend.dispose();
-  return words.join(", ");
-}
-
-if (isWanted("checks")) {
-  const device = await open(128, ring);
+async function checkKernels(): Promise<void> {
+  const device = await openTestDevice(128, options);
   allowRings(device);
   allowFewRows(device);
+  // One pair a warp at most, and many.
   for (const blocks of [132, 7]) {
+    const kernels = ringProducts(blocks);
     for (const [width, count] of productShapes) {
-      const check = () => checkProducts(device, random, width, count, ringProducts(blocks));
-      await report.check(`rings of ${blocks}, ${width}, ${count}`, check);
-    }
-    for (const shape of blocks === 7 ? productShapes : []) {
-      for (const rows of [2, 8, 11, 16]) {
-        await report.check(`${rows} rows, ${shape}`, () => checkFewRows(device, random, shape, rows));
-      }
-    }
-    for (const [kind, ...shape] of blocks === 7 ? e4m3Shapes : []) {
-      for (const rows of [3, 13]) {
-        await report.check(`${rows} rows, ${kind}, ${shape}`, () => checkFewRows(device, random, shape, rows, kind));
-      }
+      const check = () => checkProducts(device, random, width, count, kernels);
+      await report.check(`rings of ${blocks} blocks, ${width}, ${count}`, check);
     }
     for (const shape of e4m3Shapes) {
-      const check = () => checkByteRows(device, random, shape, ringProducts(blocks));
-      await report.check(`rings of ${blocks}, ${shape}`, check);
+      const check = () => checkByteRows(device, random, shape, kernels);
+      await report.check(`rings of ${blocks} blocks, ${shape}`, check);
+    }
+    for (const of of expertCases.filter(({ rows, isOpen }) => rows === 1 && isOpen)) {
+      for (const perToken of [of.perToken, 1]) {
+        const check = () => checkRingExperts(device, random, { ...of, perToken }, blocks);
+        await report.check(`rings of ${blocks} blocks, ${perToken} experts in ${of.form}`, check);
+      }
     }
   }
-  for (const of of expertCases.filter(({ rows, form, isOpen }) => rows === 1 && form !== "mx4" && isOpen)) {
-    for (const blocks of [132, 7]) {
-      for (const perToken of [of.perToken, 1]) {
-        const name = `rings of ${blocks}, experts ${of.form}, ${perToken} a row`;
-        await report.check(name, () => checkRingExperts(device, random, { ...of, perToken }, blocks));
-      }
+  for (const shape of productShapes) {
+    for (const rows of [2, 8, 11, 16]) {
+      await report.check(`${rows} rows, ${shape}`, () => checkFewRows(device, random, shape, rows));
+    }
+  }
+  for (const [kind, ...shape] of e4m3Shapes) {
+    for (const rows of [3, 13]) {
+      await report.check(`${rows} rows, ${kind}, ${shape}`, () => checkFewRows(device, random, shape, rows, kind));
     }
   }
   device.close();
 }
-const tried: readonly [string, ModelName, MatmulScales | undefined][] = [
-  ["8b-fp8", "Qwen3-8B", "blocks"],
-  ["8b", "Qwen3-8B", undefined],
-  ["gpt-oss", "gpt-oss-20b", undefined],
-  ["gemma", "gemma-3-12b", undefined],
-  ["30b", "Qwen3-30B-A3B", undefined],
-  ["30b-fp8", "Qwen3-30B-A3B", "blocks"],
+
+const models = {
+  "8b-fp8": { name: "Qwen3-8B", e4m3: "blocks" },
+  "8b": { name: "Qwen3-8B", e4m3: undefined },
+  "30b": { name: "Qwen3-30B-A3B", e4m3: undefined },
+  "30b-fp8": { name: "Qwen3-30B-A3B", e4m3: "blocks" },
+  gemma: { name: "gemma-3-12b", e4m3: undefined },
+  "gpt-oss": { name: "gpt-oss-20b", e4m3: undefined },
+} as const satisfies Record<string, { readonly name: ModelName; readonly e4m3: MatmulScales | undefined }>;
+
+type Part = keyof typeof models;
+
+interface Way {
+  readonly kind: RowProductKind;
+  /** Do all kernels divide first-level memory the same way? */
+  readonly shared: boolean;
+}
+const ways: readonly Way[] = [
+  { kind: "plain", shared: false },
+  { kind: "ring", shared: true },
+  { kind: "ring", shared: false },
 ];
-const chosen = (process.env.VARIANTS ?? "plain;ring 8x4").split(";");
-const batches = (process.env.BATCHES ?? "1").split(" ").map(Number);
-for (const [part, name, form] of tried) {
+
+/** Logits of four rows, one after the other: recorded steps behind the first. */
+async function rowLogits(backend: CudaBackend): Promise<Float32Array> {
+  const { vocabSize } = backend.shape;
+  const logits = new Float32Array(4 * vocabSize);
+  for (const [position, id] of [7, 3, 11, 5].entries()) {
+    logits.set(await backend.forward(rowBatch(id, position)), position * vocabSize);
+  }
+  return logits;
+}
+
+const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
+
+/** Of bfloat16's roundings, which fall to other sides in other orders of sums, through all layers. */
+const roundingError = 0.05;
+
+/** A part's tensors, with the same random scales whenever they are asked for. */
+function sameWeights(part: Part): WeightInfo {
+  const { info } = weightsOf(configOf(models[part].name), models[part].e4m3);
+  const known = new Map<string, ReturnType<typeof info>>();
+  return {
+    info(name) {
+      const tensor = known.get(name) ?? info(name);
+      known.set(name, tensor);
+      return tensor;
+    },
+  };
+}
+
+/** Of each part, what the first way gave. */
+const firstLogits = new Map<Part, Float32Array>();
+
+async function measure(part: Part, weights: WeightInfo, { kind, shared }: Way, rows: readonly number[]) {
+  const { name, e4m3 } = models[part];
+  const config = configOf(name);
+  const device = await openTestDevice(config.headDim, options);
+  device.prefersSharedMemory = shared;
+  const sizes = { kvBytes: 12e9, maxRows: 8_192, blockTokens: 16, maxLogitRows: 64 };
+  const given = { ...sizes, reader, keepsE4m3: e4m3 !== undefined, rowProducts: kind };
+  const backend = await CudaBackend.open(device, { config, weights }, given);
+  const words: string[] = [];
+  for (const count of rows) {
+    const span = await decodeMs(backend, device, count);
+    words.push(`${count}: ${spanText(span)}`);
+    report.figure(`${part} by ${kind}${shared ? ", shared" : ""}, decode ${count} ms`, span.deviceMs);
+  }
+  const logits = await rowLogits(backend);
+  for (let round = 0; round < 8; round++) {
+    const distance = greatestDistance(logits, await rowLogits(backend));
+    assertThat(distance === 0, `the same steps again give other logits, by ${distance}`);
+  }
+  await backend.dispose();
+  const first = firstLogits.get(part) ?? logits;
+  firstLogits.set(part, first);
+  const difference = norm(logits.map((x, i) => x - first[i])) / norm(first);
+  // Rounding sends rows of random routers to other experts: then logits are others, and prove nothing.
+  if (config.experts === undefined) assertThat(difference < roundingError, `logits are off by ${difference}`);
+  return `${words.join(", ")}; logits differ by ${difference.toFixed(4)}`;
+}
+
+if (isWanted("checks")) await checkKernels();
+const rows = (process.env.ROWS ?? "1").split(" ").map(Number);
+for (const part of Object.keys(models) as Part[]) {
   if (!isWanted(part)) continue;
-  for (const words of chosen) {
-    await report.check(`${part}, ${words}`, () => speed(name, form, variants[words], batches));
+  const weights = sameWeights(part);
+  for (const way of part === "8b-fp8" ? ways : ways.slice(0, 2)) {
+    await report.check(`${part}, ${way.kind}${way.shared ? ", shared" : ""}`, () => measure(part, weights, way, rows));
   }
 }
 process.exitCode = await report.end(resultPath(options, "launches.json"));
