@@ -30,7 +30,7 @@ export const ringProducts = (blocks: number): ProductKernels => ({
   size: () => ({
     grid: [blocks],
     blockThreads: 32 * ringShape.warps,
-    sharedBytes: ringBytes(),
+    sharedBytes: ringBytes,
     overlapsPrevious: true,
   }),
 });

@@ -11,7 +11,7 @@
  * is exchanged before the sums, and no barrier is needed. Pair p of all is that of warp p / gridDim % kRingWarps of
  * block p % gridDim: pairs are dealt out evenly. A lane adds up its products in the order of matvec.cu.
  *
- * Grid: any number of blocks of 256 threads, with kRingBytes of dynamic shared memory.
+ * Grid: any number of blocks of 256 threads, with kRingWarps * kSlots * kSlotVectors * 16 bytes of dynamic shared memory.
  */
 #ifndef SPANGATE_MATVEC_RING_CUH
 #define SPANGATE_MATVEC_RING_CUH
@@ -20,11 +20,7 @@
 #include "matvec.cuh"
 #include "mma.cuh"
 
-#ifndef RING_WARPS
-#define RING_WARPS 8
-#define RING_SLOTS 4
-#endif
-constexpr int kRingWarps = RING_WARPS, kSlots = RING_SLOTS, kSlotLoads = 2;
+constexpr int kRingWarps = 8, kSlots = 4, kSlotLoads = 2;
 constexpr int kSlotVectors = kSlotLoads * kOutputs * 32;
 
 /* Which two rows of a matrix belong together. */

@@ -28,7 +28,7 @@ const unitOutputs = 16;
 /** Allows the rings of few rows their shared memory. */
 export function allowFewRows(device: Pick<ComputeDevice, "allowSharedBytes">): void {
   for (const names of Object.values(kernels)) {
-    for (const name of Object.values(names)) device.allowSharedBytes(name, ringBytes());
+    for (const name of Object.values(names)) device.allowSharedBytes(name, ringBytes);
   }
 }
 
@@ -74,6 +74,6 @@ export class FewRows {
   #size(outputs: number) {
     const blocks = Math.min(this.#device.multiprocessorCount, Math.ceil(outputs / unitOutputs));
     const blockThreads = 32 * ringShape.warps;
-    return { grid: [blocks], blockThreads, sharedBytes: ringBytes(), overlapsPrevious: true } as const;
+    return { grid: [blocks], blockThreads, sharedBytes: ringBytes, overlapsPrevious: true } as const;
   }
 }

@@ -13,11 +13,11 @@ import { activations } from "./activations.ts";
 const blockThreads = 128;
 const blockProducts = 8;
 
-/** What matvec_ring.cuh says of a thread block, and how many of them a multiprocessor gets. */
-export const ringShape = { warps: 8, slots: 4, blocks: 1 };
+/** Warps of a thread block, and slots of each warp's ring; both must match matvec_ring.cuh. */
+export const ringShape = { warps: 8, slots: 4 } as const;
 /** Of two outputs' weights, two loads of each lane. */
 const slotBytes = 2 * 2 * 32 * 16;
-export const ringBytes = (): number => ringShape.warps * ringShape.slots * slotBytes;
+export const ringBytes = ringShape.warps * ringShape.slots * slotBytes;
 
 type RowDevice = Pick<ComputeDevice, "multiprocessorCount" | "prepare">;
 
@@ -71,9 +71,9 @@ export type RowProductKind = keyof typeof kernels;
 
 /** A launch of rings for so many products. */
 export function ringLaunch({ multiprocessorCount }: Pick<ComputeDevice, "multiprocessorCount">, products: number) {
-  const blocks = Math.min(ringShape.blocks * multiprocessorCount, Math.ceil(products / 2 / ringShape.warps));
+  const blocks = Math.min(multiprocessorCount, Math.ceil(products / 2 / ringShape.warps));
   const blockThreads = 32 * ringShape.warps;
-  return { grid: [blocks], blockThreads, sharedBytes: ringBytes(), overlapsPrevious: true } as const;
+  return { grid: [blocks], blockThreads, sharedBytes: ringBytes, overlapsPrevious: true } as const;
 }
 
 /** Allows the rings their shared memory. */
@@ -84,7 +84,7 @@ export function allowRings(device: Pick<ComputeDevice, "allowSharedBytes">): voi
     ...Object.values(e4m3),
     ...Object.values(ringExperts).flatMap(Object.values),
   ];
-  for (const name of names) device.allowSharedBytes(name, ringBytes());
+  for (const name of names) device.allowSharedBytes(name, ringBytes);
 }
 
 /** Kernels for one row's experts, of whom there may be so many. */
