@@ -51,12 +51,6 @@ struct Delta {
   }
 };
 
-/* Since all other weights pass through the second-level cache between two layers, a norm's come from memory. */
-__device__ __forceinline__ void prefetch_weights(const bf16 *weight, int hidden) {
-  if (!weight) return;
-  for (int i = threadIdx.x * 64; i < hidden; i += blockDim.x * 64) prefetch(weight + i);
-}
-
 /* Multiplies by a norm's factor and weights. */
 __device__ __forceinline__ void weigh(float (&x)[8], float factor, const bf16 *weight, float offset, int vector) {
   float w[8];
@@ -83,8 +77,6 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const float *
             float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
   __shared__ float scratch[32];
   let_next_begin();
-  prefetch_weights(weight, hidden);
-  prefetch_weights(deltaNorm, hidden);
   wait_for_previous();
   const size_t row = blockIdx.x;
   if (row >= *rowCount) return;

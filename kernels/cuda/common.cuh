@@ -10,7 +10,7 @@
  * wrote and before it writes anything; what it does until then (loading weights into registers, reading the step's own
  * integers) costs no time. Every kernel of a chain waits, even if it needs nothing, so that the end of one is the end
  * of all before it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it
- * early.
+ * early. test/backend/cuda/kernel-waits.ts reads from the text that each kernel of a step waits.
  */
 #ifndef SPANGATE_COMMON_CUH
 #define SPANGATE_COMMON_CUH
@@ -32,9 +32,6 @@ __device__ __forceinline__ void wait_for_previous() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-
-/* Brings 128 bytes to the second-level cache. */
-__device__ __forceinline__ void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 

@@ -39,7 +39,7 @@ export interface CudaBackendOptions {
   readonly maxLogitRows: number;
   /** false: nothing is recorded, and one row runs like many; for comparison. Default true. */
   readonly graphs?: boolean;
-  /** By which kernels one row is multiplied; default: `plain`. */
+  /** By which kernels few rows are multiplied; default: `plain`, as no device has proven the rings yet. */
   readonly rowProducts?: RowProductKind | undefined;
   /** false: no row reads KV together with rows of other requests, for comparison. Default true. */
   readonly packing?: boolean;
