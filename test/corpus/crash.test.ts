@@ -1,7 +1,7 @@
 /**
  * kill -9 of a process that ingests, at moments drawn from the seed: nothing acknowledged is lost, nothing deleted comes
  * back, nothing half-ingested is visible, and the next start finishes what was begun.
- * SPANGATE_CRASH_KILLS sets how often (10; 200 for the long run).
+ * SPANGATE_CRASH_KILLS sets how often (6, and 40 in the long form).
  */
 import { expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
@@ -10,11 +10,12 @@ import { join } from "node:path";
 import { listCorpora } from "../../db/corpora.ts";
 import { listTenants } from "../../db/tenants.ts";
 import { Choices } from "../sim/random.ts";
+import { effort } from "../support/effort.ts";
 import { testSeed } from "../support/seed.ts";
 import { crashText } from "./crash-text.ts";
 import { createWorld, type World } from "./world.ts";
 
-const kills = Number(process.env.SPANGATE_CRASH_KILLS ?? 10);
+const kills = Number(process.env.SPANGATE_CRASH_KILLS ?? effort(6, 40));
 const writer = join(import.meta.dir, "crash-writer.ts");
 
 /** What the writers said, over all runs. */

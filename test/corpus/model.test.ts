@@ -4,6 +4,7 @@
  */
 import { expect, test } from "bun:test";
 import type { CorpusId, FileId, TenantId } from "../../db/ids.ts";
+import { effort } from "../support/effort.ts";
 import { fc } from "../support/fast-check.ts";
 import { createWorld, type World } from "./world.ts";
 
@@ -228,6 +229,6 @@ test("any sequence of calls agrees with the model", async () => {
         await run.world.remove();
       }
     }),
-    { numRuns: Number(process.env.SPANGATE_MODEL_RUNS ?? 40) },
+    { numRuns: Number(process.env.SPANGATE_MODEL_RUNS ?? effort(25, 200)) },
   );
 }, 600_000);

@@ -15,6 +15,7 @@ import {
   user,
   visibleTo,
 } from "../lower/query-rig.ts";
+import { effort } from "../support/effort.ts";
 import { fc } from "../support/fast-check.ts";
 import { models, ownTokens, textSide } from "./models.ts";
 import { reasoningModels } from "./reasoning-models.ts";
@@ -80,7 +81,7 @@ describe("messages put together are the model's own rendering", () => {
           if (name === "dated" && first.role === "system") return;
           expect(shownBy(model, plus(first, seq(...rest, user(question))))).toEqual(flat);
         }),
-        { numRuns: 40 },
+        { numRuns: effort(20, 100) },
       );
     });
   }
