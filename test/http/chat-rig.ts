@@ -20,6 +20,8 @@ import { addModelRoutes } from "../../gateway/http/openai/models.ts";
 import type { TierUse } from "../../gateway/kv/account.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import { tracedDispatcher } from "../../gateway/telemetry/traced-dispatcher.ts";
+import type { TraceOf, Tracer } from "../../gateway/telemetry/tracer.ts";
 import type { Principal, Scope } from "../../gateway/tenant/principal.ts";
 import { TenantStorage } from "../../gateway/tenant/storage.ts";
 import { StoredResponses } from "../../gateway/tenant/stored-responses.ts";
@@ -88,6 +90,8 @@ export interface ChatRigOptions {
   readonly settings?: AppDeps["settings"];
   /** What the model's folder says of sampling; absent: nothing. */
   readonly samplingDefaults?: SamplingDefaults;
+  /** Absent: nothing is traced. */
+  readonly tracer?: Tracer;
 }
 
 /** Shared by all rigs; a thread without work keeps no test from its end. */
@@ -114,10 +118,13 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const queries: string[] = [];
   const signals: AbortSignal[] = [];
   const lowerers = new Map<string, Lowerer>();
-  const { rateLimits } = other;
+  const { rateLimits, tracer } = other;
+  const traceOf: TraceOf = (workId) => tracer?.of(workId);
+  const dispatcher = tracedDispatcher(workers.dispatcher, traceOf);
   const metrics = new Metrics();
   const pipeline = new Pipeline({
-    dispatcher: rateLimits === undefined ? workers.dispatcher : metered(workers.dispatcher, rateLimits.limiter),
+    dispatcher: rateLimits === undefined ? dispatcher : metered(dispatcher, rateLimits.limiter),
+    traceOf,
     tokenBytes,
     card: () => {
       const card = workers.registry.card();
@@ -167,6 +174,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     ...(other.settings === undefined ? {} : { settings: other.settings }),
     metrics,
     log,
+    tracer,
   });
   const submits = (): readonly SubmitMessage[] => processes.flatMap((process) => process.submits);
   return {
