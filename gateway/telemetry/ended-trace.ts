@@ -94,8 +94,9 @@ export class TraceParts {
   readonly #fragments: FragmentPart[] = [];
   readonly #leftOut = { stages: 0, runs: 0, fragments: 0 };
   readonly #stageMs: Record<string, number> = {};
-  /** Plans whose prompt has been counted. */
-  #plans: WeakSet<object> | undefined;
+  /** Plans whose prompt has been counted: almost always one. */
+  #plan: object | undefined;
+  #otherPlans: Set<object> | undefined;
   #begun = 0;
   #partFailed = false;
   #queueMs: number | undefined;
@@ -138,15 +139,23 @@ export class TraceParts {
     if (this.#runs.length >= partsPerTrace) this.#leftOut.runs += 1;
     else this.#runs.push({ run, worker, finishReason, promptTokens, cachedTokens, completionTokens });
     this.#tokens.completionTokens += completionTokens;
-    this.#plans ??= new WeakSet();
-    if (this.#plans.has(plan)) return;
-    this.#plans.add(plan);
+    if (!this.#isNew(plan)) return;
     this.#tokens.promptTokens += promptTokens;
     this.#tokens.cachedTokens += cachedTokens;
     for (const { id, tokens, cachedTokens: found, source } of spans) {
       if (this.#fragments.length >= partsPerTrace) this.#leftOut.fragments += 1;
       else this.#fragments.push({ run, id: parseId("fragment", id) ?? null, tokens, cachedTokens: found, source });
     }
+  }
+
+  #isNew(plan: object): boolean {
+    if (this.#plan === plan || this.#otherPlans?.has(plan) === true) return false;
+    if (this.#plan === undefined) this.#plan = plan;
+    else {
+      this.#otherPlans ??= new Set();
+      this.#otherPlans.add(plan);
+    }
+    return true;
   }
 
   ended(endMs: number, { requestId, tenantId, keyId, method, route, status }: RequestFacts): EndedTrace {
