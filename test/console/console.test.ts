@@ -46,6 +46,10 @@ describe.skipIf(chromiumPath === undefined)("the console", () => {
         await look.go(link);
         if (!checked.has(`${theme} ${link}`)) await look.check(`${role.replace(" ", "-")}-${link.slice(2)}`);
         checked.add(`${theme} ${link}`);
+        // On a phone's width nothing is beside the page.
+        await look.page.setViewportSize({ width: 360, height: 740 });
+        expect(await look.page.evaluate("document.documentElement.scrollWidth"), link).toBe(360);
+        await look.page.setViewportSize({ width: 1280, height: 800 });
       }
       expect(look.problems).toEqual([]);
     },
