@@ -170,6 +170,7 @@ const headers = [
   "products_mx4",
   "products_rows",
   "products_vector",
+  "products_waiting",
   "rope_table",
   "scores",
   "select",

@@ -9,7 +9,7 @@
 
 #include <immintrin.h>
 
-#include "products_rows.h"
+#include "products_waiting.h"
 #include "tiles.h"
 
 namespace {
@@ -53,25 +53,6 @@ inline void load_weights(const unsigned char *weights) {
   }
 }
 
-/*
- * Weights of the next block, which come from memory or the last cache: each step of this one fetches some lines of them
- * into the second cache.
- */
-class NextWeights {
- public:
-  /* Nothing is fetched. */
-  NextWeights() = default;
-  NextWeights(const unsigned char *at, int linesPerStep) : at_(at), lines_(linesPerStep) {}
-
-  void fetch() {
-    for (int i = 0; i < lines_; i++, at_ += 64) __builtin_prefetch(at_, 0, 2);
-  }
-
- private:
-  const unsigned char *at_ = nullptr;
-  int lines_ = 0;
-};
-
 /* One or two panels of 16 rows. */
 struct RowTiles {
   const unsigned char *first, *second;
@@ -108,15 +89,15 @@ inline void store_sums(void *to) {
 }
 
 /* sums: [32][32]. Not inlined, and neither is multiply_int8: beside its caller's, what each step needs leaves registers. */
-template <bool kTwo>
+template <bool kTwo, bool kGates>
 [[gnu::noinline]] void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, const Stretch &stretch,
-                                    const unsigned char *weights, NextWeights &next, float *sums) {
+                                    const unsigned char *weights, Meanwhile &meanwhile, float *sums) {
   load_sums<kTwo>(stretch, sums);
   for (int tile = stretch.from; tile < stretch.end; tile++) {
     const size_t at = static_cast<size_t>(tile) * rowParts * spg::kTileBytes;
     for (int part = 0; part < matrix.parts; part++, weights += kStepBytes) {
       load_weights<kTwo>(weights);
-      if (kTwo) next.fetch();
+      if (kTwo) meanwhile.next.fetch();
       /* A product of the parts i and j is as small as one of the parts 0 and i + j. */
       for (int i = 0; i + part < rowParts; i++) {
         const size_t from = at + i * spg::kTileBytes;
@@ -127,70 +108,11 @@ template <bool kTwo>
         if (kTwo) _tile_dpbf16ps(2, 5, 6);
         if (kTwo) _tile_dpbf16ps(3, 5, 7);
       }
+      if (kGates) meanwhile.gates.finish_some();
     }
   }
   store_sums<kTwo>(sums);
 }
-
-/* Whole numbers of a group that wait to be added to the sums of 32 rows and a pair. */
-struct Group {
-  /* [16] scales of each row panel's rows; [32] of the pair's weights. */
-  const float *first, *second, *weights;
-  float *sums;
-  int rows;
-  /* The sums begin with it. */
-  bool isFirst;
-};
-
-/*
- * While AMX multiplies one group, the vector units add the numbers of the group before it to the sums: eight rows after
- * each step, since most groups have four.
- */
-class WaitingGroup {
- public:
-  /* [32][32] */
-  int32_t *whole() { return whole_; }
-  void wait(const Group &group) {
-    group_ = group;
-    next_ = 0;
-  }
-
-  /* Adds up to eight rows more. */
-  void add() {
-    if (next_ + kRowsAtOnce <= group_.rows) {
-      group_.isFirst ? add_rows<true>(kRowsAtOnce) : add_rows<false>(kRowsAtOnce);
-    } else if (next_ < group_.rows) {
-      group_.isFirst ? add_rows<true>(group_.rows - next_) : add_rows<false>(group_.rows - next_);
-    }
-  }
-
-  void finish() {
-    while (next_ < group_.rows) add();
-  }
-
- private:
-  static constexpr int kRowsAtOnce = 8;
-
-  /* Adds so many rows' whole numbers, times both scales. They are of one panel. */
-  template <bool kFirst>
-  inline void add_rows(int count) {
-    const Vec first = load(group_.weights), second = load(group_.weights + 16);
-    const float *scales = next_ < 16 ? group_.first + next_ : group_.second + next_ - 16;
-    const __m512i *numbers = reinterpret_cast<const __m512i *>(whole_ + next_ * 32);
-    float *sums = group_.sums + next_ * 32;
-#pragma GCC unroll 8
-    for (int r = 0; r < count; r++, numbers += 2, sums += 32) {
-      const Vec scale = broadcast(scales[r]);
-      store(sums, fma(_mm512_cvtepi32_ps(numbers[0]), mul(scale, first), kFirst ? zero() : load(sums)));
-      store(sums + 16, fma(_mm512_cvtepi32_ps(numbers[1]), mul(scale, second), kFirst ? zero() : load(sums + 16)));
-    }
-    next_ += count;
-  }
-
-  alignas(64) int32_t whole_[32 * 32];
-  Group group_ = {};
-  int next_ = 0;
-};
 
 struct Int8Scales {
   /* [group][16] of each row panel; [group][32]. */
@@ -199,8 +121,9 @@ struct Int8Scales {
 
 template <bool kTwo>
 [[gnu::noinline]] void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Scales &scales,
-                                     const Stretch &stretch, const unsigned char *weights, WaitingGroup &waiting,
-                                     NextWeights &next, float *sums) {
+                                     const Stretch &stretch, const unsigned char *weights, Meanwhile &meanwhile,
+                                     float *sums) {
+  WaitingGroup &waiting = meanwhile.group;
   int tile = spg::group_start(matrix, stretch.from);
   for (int group = stretch.from; group < stretch.end; group++) {
     const int end = spg::group_start(matrix, group + 1);
@@ -209,7 +132,7 @@ template <bool kTwo>
       const size_t at = static_cast<size_t>(tile) * spg::kTileBytes;
       _tile_loadd(4, rows.first + at, 64);
       load_weights<kTwo>(weights);
-      if (kTwo) next.fetch();
+      if (kTwo) meanwhile.next.fetch();
       _tile_dpbssd(0, 4, 6);
       _tile_dpbssd(1, 4, 7);
       if (kTwo) _tile_loadd(5, rows.second + at, 64);
@@ -231,11 +154,6 @@ inline int rows_of_panels(const PackedRows &packed, int panel, int endPanel) {
   return left < most ? left : most;
 }
 
-/* Two panels of rows, or one, by a block of pairs, in stretches along the inputs. */
-struct Block {
-  int panel, rows, firstPair, endPair, stretches;
-};
-
 /* What is multiplied at a time: the stretch `index` of a pair. */
 struct Part {
   int pair, index;
@@ -256,34 +174,34 @@ inline int steps_before(const MatrixView &matrix, int unit) {
   return matrix.form == SPG_B16 ? unit * matrix.parts : spg::group_start(matrix, unit);
 }
 
-template <bool kTwo>
+template <bool kTwo, bool kGates>
 void multiply_part(const MatrixView &matrix, const PackedRows &packed, const Block &block, const Part &part,
-                   WaitingGroup &waiting, NextWeights &next, float *sums) {
+                   Meanwhile &meanwhile, float *sums) {
   const Stretch stretch = stretch_of(matrix, block, part.index);
   const size_t before = static_cast<size_t>(steps_before(matrix, stretch.from)) * kStepBytes;
   const unsigned char *weights = spg::pair_data(matrix, part.pair) + before;
   const unsigned char *first = packed.data + block.panel * packed.panelBytes;
   const RowTiles rows{first, first + packed.panelBytes, block.rows};
-  if (matrix.form == SPG_B16) return multiply_b16<kTwo>(matrix, rows, packed.parts, stretch, weights, next, sums);
+  if (matrix.form == SPG_B16) {
+    return multiply_b16<kTwo, kGates>(matrix, rows, packed.parts, stretch, weights, meanwhile, sums);
+  }
   const size_t panelScales = static_cast<size_t>(matrix.groups) * spg::kPanelRows;
   const float *rowScales = packed.scales + block.panel * panelScales;
   const float *weightScales = matrix.scales + static_cast<size_t>(part.pair) * matrix.groups * spg::kPairOutputs;
   const Int8Scales scales{rowScales, rowScales + panelScales, weightScales};
-  multiply_int8<kTwo>(matrix, rows, scales, stretch, weights, waiting, next, sums);
+  multiply_int8<kTwo>(matrix, rows, scales, stretch, weights, meanwhile, sums);
 }
 
 /* sums: [kMostPairs][32][32]. */
-template <bool kTwo>
-void multiply_block(const MatrixView &matrix, const PackedRows &packed, const Block &block, NextWeights next,
+template <bool kTwo, bool kGates>
+void multiply_block(const MatrixView &matrix, const PackedRows &packed, const Block &block, Meanwhile &meanwhile,
                     float *sums) {
-  WaitingGroup waiting;
   for (int i = 0; i < block.stretches; i++) {
     for (int pair = block.firstPair; pair < block.endPair; pair++) {
       float *own = sums + (pair - block.firstPair) * 32 * 32;
-      multiply_part<kTwo>(matrix, packed, block, {pair, i}, waiting, next, own);
+      multiply_part<kTwo, kGates>(matrix, packed, block, {pair, i}, meanwhile, own);
     }
   }
-  waiting.finish();
 }
 
 /* Whether sums go to where they belong as they are, or are added to what is there. */
@@ -339,27 +257,41 @@ inline NextWeights share_of_next(const MatrixView &matrix, const Block &block, i
 
 void multiply_by_tiles(const MatrixView &matrix, const PackedRows &packed, const ProductCall &call,
                        const ProductRange &range) {
-  alignas(64) float sums[kMostPairs * 32 * 32];
+  /* Of one block, and where gates wait of the one before it: what is not needed stays out of the first cache. */
+  alignas(64) float sums[2][kMostPairs * 32 * 32];
+  const bool gatesWait = gates_wait(matrix, call);
+  Meanwhile meanwhile{{}, {}, WaitingGates(call)};
   Tiles tiles;
   /* Few rows read weights but once, so they take a pair at a time, as it lies in memory. */
   const int panels = range.endPanel - range.firstPanel;
   const int most = panels <= 2 ? 1 : kMostPairs, stretches = panels <= 2 ? 1 : stretches_of(matrix, packed);
+  int blocks = 0;
   for (int pair = range.firstPair; pair < range.endPair; pair += most) {
     const int endPair = pair + most < range.endPair ? pair + most : range.endPair;
+    const int steps = (endPair - pair) * steps_before(matrix, units_of(matrix));
     for (int panel = range.firstPanel; panel < range.endPanel; panel += 2) {
       const Block block{panel, rows_of_panels(packed, panel, range.endPanel), pair, endPair, stretches};
       const int turn = (panel - range.firstPanel) / 2, turns = (panels + 1) / 2;
       const bool isLast = turns == 1 || endPair == range.endPair;
-      const NextWeights next = isLast ? NextWeights() : share_of_next(matrix, block, turn, turns);
+      meanwhile.next = isLast ? NextWeights() : share_of_next(matrix, block, turn, turns);
       tiles.shape(block.rows);
-      if (block.rows > spg::kPanelRows) {
-        multiply_block<true>(matrix, packed, block, next, sums);
+      float *own = sums[gatesWait ? blocks++ % 2 : 0];
+      if (block.rows <= spg::kPanelRows) {
+        multiply_block<false, false>(matrix, packed, block, meanwhile, own);
+      } else if (gatesWait) {
+        multiply_block<true, true>(matrix, packed, block, meanwhile, own);
       } else {
-        multiply_block<false>(matrix, packed, block, next, sums);
+        multiply_block<true, false>(matrix, packed, block, meanwhile, own);
       }
-      finish_block(matrix, call, block, sums);
+      if (gatesWait) {
+        meanwhile.gates.wait(block, steps, own);
+      } else {
+        meanwhile.group.finish();
+        finish_block(matrix, call, block, own);
+      }
     }
   }
+  meanwhile.gates.finish();
 }
 
 }
