@@ -288,31 +288,6 @@ describe.each(isas)("%s", (isa) => {
     matrix.close();
   });
 
-  // Without a bias gates may be made while the next rows are multiplied; with one they never are.
-  testHere.each([
-    { form: "b16", parts: 1 },
-    { form: "b16", parts: 3 },
-    { form: "int8", parts: 1 },
-  ] as const)(
-    "gates of many rows in $form, $parts parts, have the bits of those with a bias of zero",
-    ({ form, parts }) => {
-      const random = new Random(testSeed());
-      const each = { outputs: 192, inputs: 200 };
-      const matrix = here().openMatrix({ ...each, form });
-      const data = random.normals(each.outputs * each.inputs);
-      matrix.fill({ data, type: "float32" }, { rowCount: each.outputs, firstOutput: 0 });
-      for (const rows of [70, 300]) {
-        const x = random.normals(rows * each.inputs);
-        const bias = new Float32Array(each.outputs);
-        const out = multiply(matrix, x, rows, each.outputs / 2, { finish: "gate", parts });
-        const expected = multiply(matrix, x, rows, each.outputs / 2, { finish: "gate", parts, bias });
-        expect(expected.some((value) => Math.abs(value) > 1)).toBe(true);
-        expect(firstDifferentBits(out, expected)).toBe(-1);
-      }
-      matrix.close();
-    },
-  );
-
   testHere("cap: tanh, of the size of the factor's inverse", () => {
     const random = new Random(testSeed());
     const each = { rows: 3, outputs: 35, inputs: 70 };
