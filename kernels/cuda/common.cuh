@@ -10,7 +10,7 @@
  * wrote and before it writes anything; what it does until then (loading weights into registers, reading the step's own
  * integers) costs no time. Every kernel of a chain waits, even if it needs nothing, so that the end of one is the end
  * of all before it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it
- * early. test/backend/cuda/kernel-waits.ts reads from the text that each kernel of a step waits.
+ * early.
  */
 #ifndef SPANGATE_COMMON_CUH
 #define SPANGATE_COMMON_CUH

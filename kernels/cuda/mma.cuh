@@ -40,12 +40,10 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32 (&a)[
 }
 
 /* Copies 16 bytes from global to shared memory; writes zeros if not `valid` (the address must still be readable). */
-__device__ __forceinline__ void copy_async(uint32 to, const void *from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
 __device__ __forceinline__ void copy_async(const bf16 *to, const bf16 *from, bool valid) {
-  copy_async(shared_address(to), from, valid);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
 }
 
 __device__ __forceinline__ void copy_async(uint32 to, const bf16 *from) {

@@ -9,7 +9,6 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
-import type { RowProductKind } from "../../worker/backend/cuda/products/row-products.ts";
 import { type LoadedModel, loadModel } from "../../worker/model/load.ts";
 import { EmulatedDevice } from "../backend/cuda/emulated-device.ts";
 import { type CaseResult, type GoldenCase, GoldenModel, goldenSchema } from "../golden/golden-model.ts";
@@ -24,14 +23,9 @@ const folders = readdirSync(root, { withFileTypes: true })
   .filter((entry) => entry.isDirectory())
   .filter(({ name }) => parts.length === 0 || parts.includes(name));
 
-async function open(
-  device: ComputeDevice,
-  model: LoadedModel,
-  graphs: boolean,
-  rowProducts?: RowProductKind,
-): Promise<GoldenModel> {
+async function open(device: ComputeDevice, model: LoadedModel, graphs: boolean): Promise<GoldenModel> {
   const shared = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 512, maxLogitRows: 8, reserveBytes: 0 };
-  return new GoldenModel(await CudaBackend.open(device, model, { ...shared, graphs, rowProducts }), model.digest);
+  return new GoldenModel(await CudaBackend.open(device, model, { ...shared, graphs }), model.digest);
 }
 
 for (const { name } of folders) {
@@ -43,14 +37,9 @@ for (const { name } of folders) {
   const bounds = new Map<GoldenCase, CaseResult>();
   // Where the reference does not say what bfloat16 is off by, the plain loops do.
   for (const each of cases) if (each.bf16_errors === undefined) bounds.set(each, await loops.run(each));
-  for (const [graphs, rowProducts] of [
-    [true, "plain"],
-    [true, "ring"],
-    [false, "plain"],
-  ] as const) {
-    await report.check(`${name}, ${graphs ? rowProducts : "plain launches"}`, async () => {
-      const given = await openTestDevice(headDim, options, "bfloat16", scoreCap);
-      const device = await open(given, model, graphs, rowProducts);
+  for (const graphs of [true, false]) {
+    await report.check(`${name}${graphs ? "" : ", plain launches"}`, async () => {
+      const device = await open(await openTestDevice(headDim, options, "bfloat16", scoreCap), model, graphs);
       const [lines, beyond]: string[][] = [[], []];
       for (const goldenCase of cases) {
         const result = await device.run(goldenCase);

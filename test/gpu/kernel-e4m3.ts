@@ -1,13 +1,13 @@
 /** Products of weights in 8-bit floats on the device, ours and cuBLASLt's, against their twins. */
-import type { MatmulScales } from "../../worker/backend/cuda/device/device.ts";
+import type { LaunchSize, MatmulScales } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { blockScaleStride, matmulScaleCounts } from "../../worker/native/cuda/cublaslt.ts";
 import type { Random } from "../native/random.ts";
-import { plainProducts, squaresOf } from "./kernel-products.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
 const epsilon = 1e-5;
 const twinBytes = 64 << 20;
+const [blockProducts, blockThreads] = [8, 128];
 
 /** Finite numbers of 8 bits. */
 const numbers = (random: Random, count: number) =>
@@ -29,7 +29,6 @@ export async function checkByteRows(
   device: CudaDevice,
   random: Random,
   [kind, width, count]: readonly [MatmulScales, number, number],
-  kernels = plainProducts,
 ): Promise<string> {
   const twin = new KernelTwin(device, twinBytes, 0);
   const shape = { rows: 4, outWidth: 2 * count, inWidth: width, outputType: "bfloat16" } as const;
@@ -39,19 +38,14 @@ export async function checkByteRows(
   const residual = twin.put("residual", random.normals(2 * count));
   const norm = twin.putBfloat16("norm", random.normals(2 * count));
   const [plain, gated, next] = [2 * count, count, 2 * count].map((size) => twin.space("out", size * 2));
-  const squares = twin.space("squares", squaresOf(kernels, 2 * count) * 4);
+  const squares = twin.space("squares", Math.ceil((2 * count) / blockProducts) * 4);
   twin.upload();
-  const { prefix } = kernels;
-  const size = kernels.size(2 * count);
+  const size: LaunchSize = { grid: [Math.ceil((2 * count) / blockProducts)], blockThreads, overlapsPrevious: true };
   const places = kind === "blocks" ? [blockScaleStride(width), 7, 3] : [1, 0, 31];
   const matrix = [row, weights, scales, ...places, width];
-  twin.launch(`${prefix}_e4m3`, [...matrix, 2 * count, null, 0, epsilon, plain], size);
-  twin.launch(`${prefix}_e4m3_gated`, [...matrix, count, ...kernels.activations[0], null, 0, epsilon, gated], size);
-  twin.launch(
-    `${prefix}_e4m3_add`,
-    [...matrix, 2 * count, ...(kernels.addsBias ? [null] : []), 0.22, residual, norm, next, squares],
-    size,
-  );
+  twin.launch("matvec_e4m3", [...matrix, 2 * count, null, 0, epsilon, plain], size);
+  twin.launch("matvec_e4m3_gated", [...matrix, count, null, 0, epsilon, gated], size);
+  twin.launch("matvec_e4m3_add", [...matrix, 2 * count, 0.22, residual, norm, next, squares], size);
   // float32 sums of `width` products of some units at most, in another order.
   const sum = width * 2 ** -24 * 1_000;
   return twin.compare([

@@ -6,7 +6,6 @@ import type { ExpertForm } from "../../worker/backend/cuda/weights/experts.ts";
 import { blockScaleStride } from "../../worker/native/cuda/cublaslt.ts";
 import { toE4m3 } from "../backend/cuda/emulated-e4m3.ts";
 import type { Random } from "../native/random.ts";
-import { ringProducts } from "./kernel-products.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
 const epsilon = 1e-5;
@@ -111,7 +110,7 @@ function route(twin: KernelTwin, random: Random, of: ExpertCase, input: DeviceBu
     const group = [chosen, count, perToken, experts, size, tileCount, order, tiles];
     twin.launch("group_rows", group, { grid: [experts], blockThreads: 256, overlapsPrevious: true });
   };
-  return { launch, logits, factors, order, tiles, tileCount, chosen };
+  return { launch, logits, factors, order, tiles, tileCount };
 }
 
 export async function checkExperts(device: CudaDevice, random: Random, of: ExpertCase): Promise<string> {
@@ -159,43 +158,6 @@ export async function checkExperts(device: CudaDevice, random: Random, of: Exper
     { buffer: gated, type: "bfloat16", relative: bfloat16Step, absolute: 2 * sum },
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: sum },
   ]);
-}
-
-/** Products of one row with its experts by rings; the row that they leave is the sum of all. */
-export async function checkRingExperts(device: CudaDevice, random: Random, of: ExpertCase, blocks: number) {
-  const { experts, perToken, hidden, ffn, form } = of;
-  if (form === "mx4") throw new RangeError("no rings for MXFP4");
-  const twin = new KernelTwin(device, 64 << 20, 0);
-  const input = twin.putBfloat16("input", random.normals(hidden));
-  const between = twin.putBfloat16("input of down", random.normals(perToken * ffn));
-  const gateUp = putMatrix(twin, random, of, experts * 2 * ffn, hidden);
-  const down = putMatrix(twin, random, of, experts * hidden, ffn);
-  const norm = twin.putBfloat16("norm", random.normals(hidden));
-  const residual = twin.put("residual", random.normals(hidden));
-  const squares = twin.put("squares", random.normals(squareCount).map(Math.abs));
-  const { launch, logits, factors, order, tiles, chosen } = route(twin, random, { ...of, rows: 1 }, input, squares);
-  const [gated, next] = [twin.space("gated", perToken * ffn * 2), twin.space("next", hidden * 2)];
-  const left = twin.space("squares left", blocks * 4);
-  twin.upload();
-  launch();
-  const size = ringProducts(blocks).size(0);
-  const shape = [perToken, hidden, ffn, 1, ffn, 0, squares, squareCount, epsilon];
-  twin.launch(`experts_ring_gated_${form}`, [input, ...gateUp, chosen, ...shape, gated], size);
-  const end = [perToken, ffn, hidden, 0.22, residual, norm, next, left];
-  twin.launch(`experts_ring_down_${form}`, [between, ...down, chosen, factors, ...end], size);
-  const sum = 2 ** -8;
-  const scratch = [order, tiles, logits];
-  return twin.compare(
-    [
-      { buffer: factors, type: "float32", relative: sum, absolute: 1e-7 },
-      { buffer: gated, type: "bfloat16", relative: bfloat16Step, absolute: 2 * sum },
-      // Factors of some are off by what their scores' sums are, times a sum of units.
-      { buffer: residual, type: "float32", relative: 1e-5, absolute: 4 * sum },
-      { buffer: next, type: "bfloat16", relative: bfloat16Step, absolute: 32 * sum },
-      { buffer: left, type: "float32", relative: 0.02, absolute: sum },
-    ],
-    scratch,
-  );
 }
 
 /** Widened weights, which are the same bits. */

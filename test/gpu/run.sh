@@ -1,11 +1,11 @@
 #!/bin/sh
-# Device checks, on a machine with an NVIDIA GPU and nothing else: `sh test/gpu/run.sh [host|kernels|attention|wgmma|golden|contract|bench|packing|rotation|pipeline|relocate|tiers|mx8|layers|launches|experts|sparse]...`.
+# Device checks, on a machine with an NVIDIA GPU and nothing else: `sh test/gpu/run.sh [host|kernels|attention|wgmma|golden|contract|bench|packing|rotation|pipeline|relocate|tiers|mx8|layers|experts|sparse]...`.
 # `sh test/gpu/run.sh bundle` makes .gpu/*.js first, where the packages are installed; BUN names the runtime there.
 # The whole server runs there by test/gpu/server.sh.
 # `sh test/gpu/run.sh sanitize` runs the contract and the kernels' checks under NVIDIA's compute-sanitizer.
 set -u
 if [ "${1:-}" = bundle ]; then
-  for name in host kernels attention wgmma golden contract bench packing rotation pipeline relocate tiers mx8 layers launches experts sparse; do
+  for name in host kernels attention wgmma golden contract bench packing rotation pipeline relocate tiers mx8 layers experts sparse; do
     [ -f "test/gpu/$name.ts" ] && bun build --target=bun --minify "test/gpu/$name.ts" --outfile ".gpu/$name.js"
   done
   bun test/gpu/packages.ts .gpu/node_modules

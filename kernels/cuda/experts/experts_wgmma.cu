@@ -35,6 +35,10 @@ __device__ __forceinline__ uint32 slots_at(const unsigned char *memory) {
   return shared;
 }
 
+__device__ __forceinline__ void copy_vector(uint32 to, const bf16 *from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
 /* What a thread gathers: vector tid % 8 of rows tid / 8 + 32 i, and of as many outputs. */
 struct Gatherer {
   static constexpr int kStep = kThreads / 8;
@@ -62,10 +66,10 @@ struct Gatherer {
     const int from = valid ? at : 0;
     if (at < in) {
 #pragma unroll
-      for (int i = 0; i < kRows / kStep; i++) copy_async(slot + i * kStep * 128, rows[i] + from, valid);
+      for (int i = 0; i < kRows / kStep; i++) copy_vector(slot + i * kStep * 128, rows[i] + from, valid);
 #pragma unroll
       for (int i = 0; i < kOutputs / kStep; i++) {
-        copy_async(slot + kRowBytes + i * kStep * 128, outputs[i] + from, valid);
+        copy_vector(slot + kRowBytes + i * kStep * 128, outputs[i] + from, valid);
       }
     }
     commit_copies();

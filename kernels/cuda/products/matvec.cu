@@ -25,6 +25,14 @@
 constexpr int kBatch = 2;
 constexpr int kBatchVectors = kBatch * 32;
 
+__device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8], float sum) {
+  float w[8];
+  unpack8(weights, w);
+#pragma unroll
+  for (int i = 0; i < 8; i++) sum = fmaf(w[i], x[i], sum);
+  return sum;
+}
+
 /* The two weight rows of a warp. */
 struct RowPair {
   const uint4 *rows[kOutputs];

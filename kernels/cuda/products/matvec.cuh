@@ -16,15 +16,6 @@ __device__ __forceinline__ uint4 load_weights(const uint4 *from) {
   return to;
 }
 
-/* Eight weights times eight values of the row. */
-__device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8], float sum) {
-  float w[8];
-  unpack8(weights, w);
-#pragma unroll
-  for (int i = 0; i < 8; i++) sum = fmaf(w[i], x[i], sum);
-  return sum;
-}
-
 __device__ __forceinline__ float norm_factor(const float *squares, int squareCount, int in, float epsilon) {
   if (!squares) return 1.0f;
   float sum = 0;

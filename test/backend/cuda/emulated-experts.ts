@@ -1,10 +1,8 @@
 /** Experts as kernels/cuda/experts has them, in plain loops. */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { widenMxfp4 } from "../../../worker/model/stored-form.ts";
-import { gatedActivations } from "./emulated-activations.ts";
 import { widenedWeights } from "./emulated-e4m3.ts";
 import type { Values } from "./emulated-heads.ts";
-import { addToRow, dealtPairs } from "./emulated-matvec.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 
 const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
@@ -12,6 +10,17 @@ const number = (value: unknown): number => Number(value);
 
 type Form = "b16" | "e4m3" | "mx4";
 type Emulation = (memory: EmulatedMemory, values: Values, grid: readonly number[]) => void;
+
+const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
+/** By their numbers (activation.cuh). */
+export const gatedActivations: readonly ((gate: number, up: number) => number)[] = [
+  (gate, up) => gate * sigmoid(gate) * up,
+  (gate, up) => 0.5 * gate * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (gate + 0.044715 * gate ** 3))) * up,
+  (gate, up) => {
+    const cut = Math.min(gate, 7);
+    return cut * sigmoid(1.702 * cut) * (Math.min(Math.max(up, -7), 7) + 1);
+  },
+];
 
 /** A row's experts, best first, and their weights. */
 function routesOf(scores: Float32Array, perToken: number, normalised: boolean) {
@@ -156,8 +165,8 @@ function product(weights: Float32Array, row: number, x: Float32Array): number {
 interface Gated {
   readonly input: unknown;
   readonly bias: unknown;
-  /** Of an assignment, by its place in the order of experts. */
-  readonly rowAt: (place: number) => number;
+  readonly order: unknown;
+  readonly perToken: unknown;
   readonly width: number;
   readonly ffn: number;
   readonly gateStep: unknown;
@@ -175,7 +184,7 @@ function gate(memory: EmulatedMemory, tiles: readonly Tile[], rowsAt: ReturnType
     const weights = rowsAt(expert * 2 * ffn, 2 * ffn);
     const bias = of.bias === null ? undefined : memory.bfloat16(buffer(of.bias)).row(expert * 2 * ffn, 2 * ffn);
     for (let i = first; i < first + count; i++) {
-      const row = of.rowAt(i);
+      const row = Math.floor(memory.int32(buffer(of.order))[i] / number(of.perToken));
       const x = memory.bfloat16(buffer(of.input)).row(row * width, width);
       for (let o = 0; o < ffn; o++) {
         const [g, u] = [o * step, o * step + offset];
@@ -187,11 +196,6 @@ function gate(memory: EmulatedMemory, tiles: readonly Tile[], rowsAt: ReturnType
   }
 }
 
-const rowsInOrder =
-  (memory: EmulatedMemory, order: unknown, perToken: unknown) =>
-  (place: number): number =>
-    Math.floor(memory.int32(buffer(order))[place] / number(perToken));
-
 export const emulatedGatedExperts =
   (form: Form): Emulation =>
   (memory, values, grid) => {
@@ -201,8 +205,7 @@ export const emulatedGatedExperts =
     if (grid[0] * 8 < ffn) throw new RangeError(`a grid of ${grid[0]} for ${ffn} outputs`);
     const factor = normFactor(memory, squares, squareCount, epsilon, width);
     const rowsAt = weightRows(memory, form, values.slice(1, 6), width);
-    const rowAt = rowsInOrder(memory, order, perToken);
-    const of = { input, bias, rowAt, width, ffn, gateStep, upOffset, activation, out, factor };
+    const of = { input, bias, order, perToken, width, ffn, gateStep, upOffset, activation, out, factor };
     gate(memory, tilesOf(memory, tiles, grid, 16), rowsAt, of);
   };
 
@@ -211,43 +214,9 @@ export const emulatedGatedMany: Emulation = (memory, values, grid) => {
   const [width, ffn] = [number(inWidth), number(ffnSize)];
   if (grid[0] * 128 < ffn) throw new RangeError(`a grid of ${grid[0]} for ${ffn} outputs`);
   const rowsAt = weightRows(memory, "b16", [weights], width);
-  const rowAt = rowsInOrder(memory, order, perToken);
-  const of = { input, bias, rowAt, width, ffn, gateStep, upOffset, activation, out, factor: 1 };
+  const of = { input, bias, order, perToken, width, ffn, gateStep, upOffset, activation, out, factor: 1 };
   gate(memory, tilesOf(memory, tiles, grid, 128), rowsAt, of);
 };
-
-/** One row, whose assignments stand as its experts were chosen. */
-export const emulatedRingGatedExperts =
-  (form: Form): Emulation =>
-  (memory, values) => {
-    const [input, , , , , , chosen, perToken, inWidth, ffnSize, gateStep, upOffset] = values;
-    const [activation, squares, squareCount, epsilon, out] = values.slice(12);
-    const [width, ffn] = [number(inWidth), number(ffnSize)];
-    const factor = normFactor(memory, squares, squareCount, epsilon, width);
-    const experts = memory.int32(buffer(chosen)).subarray(0, number(perToken));
-    const tiles = Array.from(experts, (expert, rank) => ({ expert, first: rank, count: 1 }));
-    const rowsAt = weightRows(memory, form, values.slice(1, 6), width);
-    gate(memory, tiles, rowsAt, {
-      ...{ input, bias: null, rowAt: () => 0, width, ffn, gateStep, upOffset, activation, out, factor },
-    });
-  };
-
-export const emulatedRingDownExperts =
-  (form: Form): Emulation =>
-  (memory, values, [grid]) => {
-    const [input, , , , , , chosen, factors, perToken, inWidth, outWidth] = values;
-    const [scale, residual, norm, next, squares] = values.slice(11);
-    const [width, outputs] = [number(inWidth), number(outWidth)];
-    const rowsAt = weightRows(memory, form, values.slice(1, 6), width);
-    const sums = new Float64Array(outputs);
-    for (let rank = 0; rank < number(perToken); rank++) {
-      const weights = rowsAt(memory.int32(buffer(chosen))[rank] * outputs, outputs);
-      const x = memory.bfloat16(buffer(input)).row(rank * width, width);
-      const factor = memory.float32(buffer(factors))[rank];
-      for (let o = 0; o < outputs; o++) sums[o] += factor * product(weights, o, x);
-    }
-    addToRow(memory, sums, { scale, residual, norm, next, squares }, (o) => dealtPairs(o, grid), grid);
-  };
 
 function down(
   memory: EmulatedMemory,

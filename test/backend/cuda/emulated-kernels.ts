@@ -2,7 +2,6 @@
 import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { mx8BlockBytes, zeroMx8From } from "../../support/gpu-mx8.ts";
-import { gatedActivations } from "./emulated-activations.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
 import { emulatedQuantizeBlocks, emulatedQuantizeRows } from "./emulated-e4m3.ts";
 import {
@@ -11,15 +10,22 @@ import {
   emulatedGatedExperts,
   emulatedGatedMany,
   emulatedGroups,
-  emulatedRingDownExperts,
-  emulatedRingGatedExperts,
   emulatedRoute,
   emulatedRoutes,
   emulatedWidenE4m3,
   emulatedWidenMx4,
+  gatedActivations,
 } from "./emulated-experts.ts";
 import { EmulatedPool, keyOffset, Rotations, type Values } from "./emulated-heads.ts";
-import { emulatedRowProducts } from "./emulated-matvec.ts";
+import {
+  emulatedMatvec,
+  emulatedMatvecAdd,
+  emulatedMatvecE4m3,
+  emulatedMatvecE4m3Add,
+  emulatedMatvecE4m3Gated,
+  emulatedMatvecFloat,
+  emulatedMatvecGated,
+} from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
 import {
@@ -208,16 +214,18 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       values[i] = number(cap) * Math.tanh(x / number(cap));
     });
   },
-  ...emulatedRowProducts,
+  matvec: (memory, values, grid) => emulatedMatvec(memory, values, grid),
+  matvec_float: emulatedMatvecFloat,
+  matvec_gated: (memory, values, grid) => emulatedMatvecGated(memory, values, grid),
+  matvec_add: (memory, values, grid) => emulatedMatvecAdd(memory, values, grid),
+  matvec_e4m3: emulatedMatvecE4m3,
+  matvec_e4m3_gated: emulatedMatvecE4m3Gated,
+  matvec_e4m3_add: emulatedMatvecE4m3Add,
   quantize_blocks: emulatedQuantizeBlocks,
   quantize_rows: emulatedQuantizeRows,
   route_rows: emulatedRoutes,
   route_row: emulatedRoute,
   group_rows: emulatedGroups,
-  experts_ring_gated_b16: emulatedRingGatedExperts("b16"),
-  experts_ring_gated_e4m3: emulatedRingGatedExperts("e4m3"),
-  experts_ring_down_b16: emulatedRingDownExperts("b16"),
-  experts_ring_down_e4m3: emulatedRingDownExperts("e4m3"),
   experts_gated_b16: emulatedGatedExperts("b16"),
   experts_gated_e4m3: emulatedGatedExperts("e4m3"),
   experts_gated_mx4: emulatedGatedExperts("mx4"),

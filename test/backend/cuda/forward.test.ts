@@ -3,7 +3,6 @@ import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
-import type { RowProductKind } from "../../../worker/backend/cuda/products/row-products.ts";
 import { llamaNorms } from "../../../worker/model/family.ts";
 import { loadModel, readModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
@@ -19,18 +18,17 @@ const roundingError = 0.02;
 /** Of six cases those in which a row of a small random model may go to other experts, since scores nearly tie in bfloat16. */
 const mostOtherExperts = 2;
 
-async function openEmulated(folder: string, graphs: boolean, rowProducts: RowProductKind = "plain") {
+async function openEmulated(folder: string, graphs: boolean) {
   const model = loadModel(folder, numericMode);
   const { headDim, scoreCap } = model.config;
   const device = new EmulatedDevice(headDim, 256 << 20, "bfloat16", scoreCap);
-  const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 160, maxLogitRows: 8, reserveBytes: 0 };
-  const kinds = { graphs, rowProducts };
-  return { device, model, backend: await CudaBackend.open(device, model, { ...options, ...kinds }) };
+  const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 256, maxLogitRows: 8, reserveBytes: 0, graphs };
+  return { device, model, backend: await CudaBackend.open(device, model, options) };
 }
 
 /** Logits of four rows, one after the other, and what the last one launched. */
-async function runRows(folder: string, graphs: boolean, rowProducts?: RowProductKind) {
-  const { device, backend } = await openEmulated(folder, graphs, rowProducts);
+async function runRows(folder: string, graphs: boolean) {
+  const { device, backend } = await openEmulated(folder, graphs);
   let logits = new Float32Array(0);
   for (const [position, id] of [7, 3, 11, 5].entries()) {
     device.log.length = 0;
@@ -77,39 +75,5 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
     // What experts give is added up with the norm behind them.
     const norms = isFused ? 1 + (experts?.layers.filter((has) => has).length ?? 0) : 2 * layerCount + 1;
     expect(fused.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(norms);
-  });
-
-  test.each([6, 13])("a prompt of %i rows by rings gives what it gives by the products of many rows", async (count) => {
-    const folder = join(goldenFolder, name);
-    const ids = Array.from({ length: count }, (_, i) => 3 + i);
-    const answers: Float32Array[] = [];
-    for (const rowProducts of ["ring", "plain"] as const) {
-      const { device, model, backend } = await openEmulated(folder, true, rowProducts);
-      const golden = new GoldenModel(backend, model.digest);
-      answers.push(Float32Array.from((await golden.answer({ kind: "causal", ids }, 1)).logits ?? [Number.NaN]));
-      expect(device.log.some((launch) => launch.startsWith("few_rows"))).toBe(rowProducts === "ring");
-      expect(device.log.includes("matmul")).toBe(rowProducts === "plain");
-      await golden.dispose();
-    }
-    const [rings, plain] = answers;
-    expect(norm(rings.map((x, i) => x - plain[i])) / norm(plain)).toBeLessThan(roundingError);
-  });
-
-  test("a step of one row by rings gives what any step gives, with fewer kernels", async () => {
-    const folder = join(goldenFolder, name);
-    const [rings, plain] = [await runRows(folder, true, "ring"), await runRows(folder, false)];
-    const difference = norm(rings.logits.map((x, i) => x - plain.logits[i])) / norm(plain.logits);
-    expect(difference).toBeLessThan(roundingError);
-    expect(rings.names.filter((launch) => launch.startsWith("matvec") && !launch.startsWith("matvec_ring"))).toEqual(
-      [],
-    );
-    expect(rings.names).not.toContain("activate");
-    const { experts, layerNorms, layerCount, normsAddOne, outputBias } = readModel(folder).config;
-    const isFused = layerNorms === llamaNorms && !normsAddOne;
-    const adds = rings.names.some((launch) => launch.startsWith("experts_ring_down"));
-    expect(adds).toBe(isFused && experts !== undefined && !outputBias);
-    // One is the first row's; what experts give joins the stream where it is computed, but for those with biases.
-    const norms = 1 + (experts && !adds ? layerCount : 0);
-    if (isFused) expect(rings.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(norms);
   });
 });

@@ -8,17 +8,9 @@
 import type { Experts } from "../../model/experts.ts";
 import type { DeviceBuffer, LaunchSize } from "./device/device.ts";
 import type { KernelName } from "./device/kernels.ts";
-import type { ForwardParts, Op } from "./forward-parts.ts";
-import { activations } from "./products/activations.ts";
+import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
 import { type ExpertSpace, manySharedBytes, mostTiles, tileSizes } from "./products/expert-space.ts";
-import {
-  bytesOf,
-  mostRingExperts,
-  type RowInput,
-  type RowTarget,
-  ringExperts,
-  ringLaunch,
-} from "./products/row-products.ts";
+import { bytesOf, type RowInput, squareCount } from "./products/row-products.ts";
 import type { StepLayout } from "./staging.ts";
 import type { ExpertMatrix, ExpertWeights } from "./weights/experts.ts";
 import type { Matrix } from "./weights/matrix.ts";
@@ -52,20 +44,8 @@ export class ExpertOps {
     this.#products = products;
   }
 
-  /** Can what the experts give be added to the residual stream of one row where it is computed? */
-  addsRow({ gateUp, gateUpBias, down, downBias }: ExpertWeights): boolean {
-    if (this.#parts.rowProducts !== "ring" || !this.#isOne) return false;
-    if (gateUpBias !== null || downBias !== null || gateUp.form !== down.form) return false;
-    return gateUp.form !== "mx4" && this.#experts.perToken <= mostRingExperts;
-  }
-
-  /**
-   * Leaves in `workspace.delta` [rows, perToken, hidden] what each expert of a row gives; the weights are `factors`.
-   * @param target where one row goes instead, when `addsRow`
-   */
-  ops(weights: ExpertWeights, input: RowInput, target?: RowTarget): Op[] {
-    if (target && this.addsRow(weights))
-      return [...this.#route(weights, input), ...this.#addedRow(weights, input, target)];
+  /** Leaves in `workspace.delta` [rows, perToken, hidden] what each expert of a row gives; the weights are `factors`. */
+  ops(weights: ExpertWeights, input: RowInput): Op[] {
     const { rows } = this.#layout.capacity;
     const { workspace } = this.#parts;
     const size = this.#isMany(weights.gateUp) ? "many" : "few";
@@ -89,8 +69,8 @@ export class ExpertOps {
     const { scores, chosen, factors, tiles, order, arrivals } = this.#space;
     const { count, perToken, normalised } = this.#experts;
     if (this.#isOne) {
-      const { row, width, squares, squareCount, epsilon } = input;
-      const norm = [squares, squareCount, epsilon] as const;
+      const { row, width, squares, epsilon } = input;
+      const norm = [squares, squares === null ? 0 : squareCount(width), epsilon] as const;
       const sizes = [routerBias, count, perToken, normalised ? 1 : 0] as const;
       const out = [scores, arrivals, chosen, factors, tiles, order] as const;
       const route = device.prepare("route_row", row, router.values, width, ...norm, ...sizes, ...out);
@@ -114,7 +94,7 @@ export class ExpertOps {
     return [() => group({ grid: [count], blockThreads: 256, overlapsPrevious: true })];
   }
 
-  #gated(weights: ExpertWeights, { row, squares, squareCount, epsilon }: RowInput, tileCount: number): Op[] {
+  #gated(weights: ExpertWeights, { row, width, squares, epsilon }: RowInput, tileCount: number): Op[] {
     const { device, config, workspace } = this.#parts;
     const { gateUp, gateUpBias, gateStep, upOffset } = weights;
     const { tiles, order } = this.#space;
@@ -127,7 +107,7 @@ export class ExpertOps {
       const product = [row, values, gateUpBias, tiles, order, ...shape, workspace.activated] as const;
       return [...widen, this.#launched(device.prepare("experts_gated_wgmma", ...product), size)];
     }
-    const norm = [squares, squareCount, epsilon] as const;
+    const norm = [squares, squares === null ? 0 : squareCount(width), epsilon] as const;
     const product = [gateUpBias, tiles, order, ...shape, ...norm, workspace.activated] as const;
     return [this.#launched(device.prepare(fewKernels[gateUp.form].gated, row, ...formOf(gateUp), ...product), size)];
   }
@@ -146,25 +126,6 @@ export class ExpertOps {
     const name = fewKernels[down.form].down;
     const product = device.prepare(name, activated, ...formOf(down), downBias, tiles, order, ...shape);
     return [this.#launched(product, size)];
-  }
-
-  /** Both products of one row, whose sum joins the residual stream. */
-  #addedRow({ gateUp, down, gateStep, upOffset }: ExpertWeights, input: RowInput, target: RowTarget): Op[] {
-    const { device, config, workspace } = this.#parts;
-    const { chosen, factors } = this.#space;
-    const { perToken, ffnSize } = this.#experts;
-    const { row, squares, squareCount, epsilon } = input;
-    const kernels = ringExperts[gateUp.form === "e4m3" ? "e4m3" : "b16"];
-    const gatedShape = [perToken, gateUp.inWidth, ffnSize, gateStep, upOffset, activations[config.activation]] as const;
-    const gatedEnd = [squares, squareCount, epsilon, workspace.activated] as const;
-    const gated = device.prepare(kernels.gated, row, ...formOf(gateUp), chosen, ...gatedShape, ...gatedEnd);
-    const downShape = [chosen, factors, perToken, down.inWidth, down.outWidth] as const;
-    const downEnd = [target.scale, target.residual, target.norm, target.row, target.squares] as const;
-    const added = device.prepare(kernels.down, workspace.activated, ...formOf(down), ...downShape, ...downEnd);
-    return [
-      this.#launched(gated, ringLaunch(device, 2 * perToken * ffnSize)),
-      this.#launched(added, ringLaunch(device, down.outWidth)),
-    ];
   }
 
   #size(isMany: boolean, product: "gated" | "down", outputs: number, tiles: number): LaunchSize {

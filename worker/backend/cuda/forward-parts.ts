@@ -3,12 +3,14 @@ import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import type { DevicePool, KvElement } from "./pool.ts";
-import type { RowProductKind } from "./products/row-products.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { SparseParts } from "./sparse/sparse-ops.ts";
 import type { StepCounts, StepStaging } from "./staging.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 import type { RopeTable, Workspace } from "./workspace.ts";
+
+/** The numbers by which kernels know them (activation.cuh). */
+export const activations = { silu: 0, gelu: 1, clamped: 2 } as const;
 
 /** Puts one launch or matrix product into the stream, sized for the counts of a step. */
 export type Op = (counts: StepCounts) => void;
@@ -29,8 +31,6 @@ export interface ForwardParts {
   readonly kvElement: KvElement;
   /** true: the products of one-row steps compute sums and norms themselves; false: such steps run like any other. */
   readonly fusesRows: boolean;
-  /** By which kernels one row is multiplied. */
-  readonly rowProducts: RowProductKind;
   /** Of rows that choose what they read; undefined: none does, and K has no shadows. */
   readonly sparse: SparseParts | undefined;
 }

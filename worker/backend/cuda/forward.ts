@@ -2,10 +2,8 @@ import type { ModelConfig } from "../../model/config.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { DeviceBuffer, MatmulShape } from "./device/device.ts";
 import { ExpertOps } from "./experts.ts";
-import type { ForwardParts, Op } from "./forward-parts.ts";
+import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
 import { leastProductRows } from "./graphs.ts";
-import { activations } from "./products/activations.ts";
-import { FewRows, takesFewRows } from "./products/few-rows.ts";
 import { type RowInput, RowProducts, type RowTarget, takesRows } from "./products/row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import { chooseOps, shadowRows } from "./sparse/sparse-ops.ts";
@@ -23,9 +21,7 @@ const overlapsPrevious = true;
 
 type OutputType = MatmulShape["outputType"];
 
-const finished = (row: DeviceBuffer, width: number): RowInput => {
-  return { row, width, squares: null, squareCount: 0, epsilon: 0 };
-};
+const finished = (row: DeviceBuffer, width: number): RowInput => ({ row, width, squares: null, epsilon: 0 });
 
 /** What is done to a sublayer's output before it is added to the residual stream. */
 interface Delta {
@@ -35,14 +31,13 @@ interface Delta {
   readonly experts?: { readonly factors: DeviceBuffer; readonly count: number } | undefined;
 }
 
-/** Can the products of one row do the work between them (matvec.cu, matvec_ring.cuh)? */
-function fusesRow({ layerNorms, outputBias, normsAddOne, activation, ...config }: ModelConfig, rows: RowProducts) {
+/** Can the products of one row do the work between them (matvec.cu)? */
+function fusesRow({ layerNorms, outputBias, normsAddOne, activation, ...config }: ModelConfig): boolean {
   const { headCount, headDim, hiddenSize, ffnSize } = config;
   const { beforeAttention, afterAttention, beforeMlp, afterMlp } = layerNorms;
   const areBefore = beforeAttention !== undefined && beforeMlp !== undefined;
   const areBehind = afterAttention !== undefined || afterMlp !== undefined;
-  if (!areBefore || areBehind || normsAddOne) return false;
-  if (!rows.gates(activation) || (outputBias && !rows.addsBias)) return false;
+  if (!areBefore || areBehind || outputBias || normsAddOne || activation !== "silu") return false;
   return takesRows(hiddenSize, ffnSize, headCount * headDim);
 }
 
@@ -63,7 +58,7 @@ export class Forward {
     this.#parts = parts;
     this.layout = layout;
     this.#attention = attentionLaunches(parts, layout);
-    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config, this.#rows);
+    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config);
     const { layers, finalNorm } = parts.weights;
     this.body = [
       this.#embed(),
@@ -179,11 +174,9 @@ export class Forward {
 
   /** A matrix product; one of a single row runs on our own kernels, which read weights as fast as memory allows. */
   #products(rows: number, matrix: Matrix, input: DeviceBuffer, output: DeviceBuffer, type: OutputType): Op[] {
-    const { device, rowProducts } = this.#parts;
+    const { device } = this.#parts;
     const { values: weights, outWidth, inWidth } = matrix;
     if (rows === 1 && takesRows(inWidth)) return [this.#rows.product(finished(input, inWidth), matrix, output, type)];
-    if (rowProducts === "ring" && takesFewRows(rows, matrix, type))
-      return [new FewRows(device, rows).product(input, matrix, output, type)];
     if (matrix.scales) return this.#bytesProduct(rows, matrix, matrix.scales, input, output);
     const shape = { rows, outWidth, inWidth, outputType: type } as const;
     return [() => device.matmul(shape, { input, weights, output })];
@@ -235,20 +228,11 @@ export class Forward {
     const { config, workspace } = this.#parts;
     const { normed, gateUp, activated, delta } = workspace;
     if ("router" in mlp) return this.#expertOps.ops(mlp, finished(normed, config.hiddenSize));
-    const gated = this.#gatedRows(mlp.gateUp) ?? [...this.#product(normed, mlp.gateUp, gateUp), this.#activate()];
-    return [...gated, ...this.#product(activated, mlp.down, delta)];
-  }
-
-  /** Gates and ups with their activation, where one kernel does it all. */
-  #gatedRows(gateUp: Matrix): Op[] | undefined {
-    const { device, config, workspace, rowProducts } = this.#parts;
-    const { hiddenSize, ffnSize, activation } = config;
-    const { rows } = this.layout.capacity;
-    if (rowProducts !== "ring" || !takesRows(hiddenSize, ffnSize)) return undefined;
-    if (takesFewRows(rows, gateUp, "bfloat16"))
-      return [new FewRows(device, rows).gated(workspace.normed, gateUp, activation, workspace.activated)];
-    if (rows > 1) return undefined;
-    return [this.#rows.gated(finished(workspace.normed, hiddenSize), gateUp, activation, workspace.activated)];
+    return [
+      ...this.#product(normed, mlp.gateUp, gateUp),
+      this.#activate(),
+      ...this.#product(activated, mlp.down, delta),
+    ];
   }
 
   get #expertOps(): ExpertOps {
@@ -276,22 +260,20 @@ export class Forward {
   }
 
   get #rows(): RowProducts {
-    return new RowProducts(this.#parts.device, this.#parts.rowProducts);
+    return new RowProducts(this.#parts.device);
   }
 
   /** The row as the product before left it: without its RMSNorm factor. */
   #openRow(): RowInput {
     const { config, workspace } = this.#parts;
     const { hiddenSize: width, rmsNormEps: epsilon } = config;
-    const squareCount = this.#rows.squareCount(width);
-    return { row: workspace.normed, width, squares: workspace.squares, squareCount, epsilon };
+    return { row: workspace.normed, width, squares: workspace.squares, epsilon };
   }
 
-  /** Has the layer before left its row open? Else what its experts give is added where the row is finished. */
+  /** Has the layer before left its row open? What experts give is added where the row is finished. */
   #isOpenRow(index: number): boolean {
     const before = this.#parts.weights.layers[index - 1];
-    if (!this.#isFusedRow || before === undefined) return false;
-    return !("router" in before.mlp) || this.#expertOps.addsRow(before.mlp);
+    return this.#isFusedRow && before !== undefined && !("router" in before.mlp);
   }
 
   #rowBehind(index: number): RowInput {
@@ -306,30 +288,23 @@ export class Forward {
     const norm = layer.norms.beforeMlp;
     if (norm === null) throw new Error("a row without a norm before its MLP is not fused");
     const target = { residual, scale, row: normed, squares };
-    const behind = { ...target, norm: this.#normBehind(index) };
     return [
       ...(this.#isOpenRow(index)
         ? [this.#rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]
         : this.#projectQkv(layer, index)),
       ...this.#attend(layer, index),
-      this.#rows.add(attended, layer.output, layer.outputBias, { ...target, norm }),
+      this.#rows.add(attended, layer.output, { ...target, norm }),
       ...("router" in layer.mlp
-        ? this.#expertOps.ops(layer.mlp, this.#openRow(), behind)
-        : this.#fusedMlp(layer.mlp, behind)),
+        ? this.#expertOps.ops(layer.mlp, this.#openRow())
+        : this.#fusedMlp(layer.mlp, index, target)),
     ];
   }
 
-  /** Of what comes behind a layer. */
-  #normBehind(index: number): DeviceBuffer {
-    const { layers, finalNorm } = this.#parts.weights;
-    return layers[index + 1]?.norms.beforeAttention ?? finalNorm;
-  }
-
-  #fusedMlp({ gateUp, down }: DenseMlp, target: RowTarget): Op[] {
-    const { config, workspace } = this.#parts;
+  #fusedMlp({ gateUp, down }: DenseMlp, index: number, target: Omit<RowTarget, "norm">): Op[] {
+    const { weights, workspace } = this.#parts;
     const { activated } = workspace;
-    const gated = this.#rows.gated(this.#openRow(), gateUp, config.activation, activated);
-    return [gated, this.#rows.add(activated, down, null, target)];
+    const norm = weights.layers[index + 1]?.norms.beforeAttention ?? weights.finalNorm;
+    return [this.#rows.gated(this.#openRow(), gateUp, activated), this.#rows.add(activated, down, { ...target, norm })];
   }
 
   /** Norms over all heads of q and of k, where the model has those. */

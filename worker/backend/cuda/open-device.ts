@@ -132,8 +132,6 @@ export class CudaDevice implements ComputeDevice {
   readonly #kernels = new Map<KernelName, AnyKernel>();
   readonly #done: CudaEvent;
   #matmuls: CublasLt | undefined;
-  /** Do all kernels divide first-level memory the same way (CudaKernel.preferSharedMemory)? */
-  prefersSharedMemory = false;
   /** What `close` frees, in the order in which it was made. */
   readonly #owned: Closable[] = [];
 
@@ -309,7 +307,6 @@ export class CudaDevice implements ComputeDevice {
     const module = this.#modules.get(kernelFile(name));
     if (module === undefined) throw new Error(`kernels/cuda has no ${kernelFile(name)}`);
     const kernel = module.kernel<Signature>(name, kernelSignatures[name]);
-    if (this.prefersSharedMemory) kernel.preferSharedMemory();
     this.#kernels.set(name, kernel);
     return kernel;
   }

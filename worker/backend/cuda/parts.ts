@@ -18,8 +18,6 @@ import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
-import { allowFewRows } from "./products/few-rows.ts";
-import { allowRings, type RowProductKind, RowProducts } from "./products/row-products.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
 import { allowChoices } from "./sparse/sparse-ops.ts";
@@ -39,8 +37,6 @@ export interface CudaBackendOptions {
   readonly maxLogitRows: number;
   /** false: nothing is recorded, and one row runs like many; for comparison. Default true. */
   readonly graphs?: boolean;
-  /** By which kernels few rows are multiplied; default: `plain`, as no device has proven the rings yet. */
-  readonly rowProducts?: RowProductKind | undefined;
   /** false: no row reads KV together with rows of other requests, for comparison. Default true. */
   readonly packing?: boolean;
   /** The most page-locked memory of the host to hold blocks in; absent or 0: none. */
@@ -86,11 +82,6 @@ export async function makeParts(
     allowChoices(device, config.headDim);
   }
   allowAttention(device, config.headDim, kvElement);
-  const { rowProducts = "plain" } = options;
-  if (rowProducts === "ring") {
-    allowRings(device);
-    allowFewRows(device);
-  }
   if (config.experts && device.hasWarpgroups) {
     for (const name of ["experts_gated_wgmma", "experts_down_wgmma"] as const)
       device.allowSharedBytes(name, manySharedBytes);
@@ -110,7 +101,6 @@ export async function makeParts(
     countersPerRow: countersPerMerge(config),
     answerWords: answer.wordCount,
     stepWords,
-    squareCount: new RowProducts(device, rowProducts).squareCount(config.hiddenSize),
     e4m3Width: weights.e4m3Width,
     widenedElements: Math.max(0, ...weights.layers.map(({ mlp }) => widenedOf(device, config, mlp))),
   };
@@ -142,7 +132,6 @@ export async function makeParts(
     blockTokens,
     kvElement,
     fusesRows: options.graphs !== false,
-    rowProducts,
     sparse,
   };
 }

@@ -3,6 +3,7 @@ import type { ModelConfig } from "../../model/config.ts";
 import type { Rotation } from "../../model/rope.ts";
 import { type ComputeDevice, type DeviceBuffer, scaleBlock } from "./device/device.ts";
 import { type ExpertSpace, makeExpertSpace } from "./products/expert-space.ts";
+import { squareCount } from "./products/row-products.ts";
 import { editWords } from "./sampling.ts";
 
 export interface WorkspaceSizes {
@@ -14,8 +15,6 @@ export interface WorkspaceSizes {
   /** Sizes in 32-bit words: the sampling kernels' answer, and the lists of a step. */
   readonly answerWords: number;
   readonly stepWords: number;
-  /** How many sums of squares the products of one row leave. */
-  readonly squareCount: number;
   /** Inputs of the widest matrix of e4m3; 0: there is none. */
   readonly e4m3Width: number;
   /** Elements of the largest matrix of experts that is not bfloat16; 0: there is none. */
@@ -76,7 +75,7 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     residual: rows("residual", hiddenSize, 4),
     normed: rows("normed", hiddenSize, 2),
     delta: rows("delta", hiddenSize * (experts?.perToken ?? 1), 2),
-    squares: device.allocate("sums of squares", sizes.squareCount * 4),
+    squares: device.allocate("sums of squares", squareCount(hiddenSize) * 4),
     qkv: rows("qkv", (headCount + 2 * kvHeadCount) * headDim, 2),
     attended: rows("attended", headCount * headDim, 2),
     partials: device.allocate("partials", partialRows * headCount * headDim * 4),

@@ -29,8 +29,6 @@ const functionAttributes = {
   maxThreadsPerBlock: 0,
   staticSharedBytes: 1,
   maxDynamicSharedBytes: 8,
-  /** How much of a multiprocessor's first-level memory a kernel would have as shared memory, in percent. */
-  preferredSharedPercent: 9,
 } as const;
 
 /** CUDA_ERROR_INVALID_VALUE: cuFuncGetParamInfo returns it for an index past the last parameter. */
@@ -98,16 +96,6 @@ export class CudaKernel<Types extends Signature = Signature> {
     const status = driver.symbols.cuFuncSetAttribute(this.#handle, maxDynamicSharedBytes, bytes);
     driver.check(`cuFuncSetAttribute ("${this.name}")`, status);
     this.#maxSharedBytes = bytes;
-  }
-
-  /**
-   * Asks for as much shared memory beside the first-level cache as there is, whatever the kernel uses: kernels that want
-   * it divided differently cannot run on a multiprocessor at the same time.
-   */
-  preferSharedMemory(): void {
-    const { driver } = this.#context;
-    const status = driver.symbols.cuFuncSetAttribute(this.#handle, functionAttributes.preferredSharedPercent, 100);
-    driver.check(`cuFuncSetAttribute ("${this.name}")`, status);
   }
 
   /** Packs arguments for launches of this kernel; they can be reused for any number of launches. */

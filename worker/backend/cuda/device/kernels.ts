@@ -34,55 +34,6 @@ const productOfBytes = [
   ...(["i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
 ] as const;
 
-/** input, weights, in, ffn, activation, squares, squareCount, epsilon, output; then the same of bytes */
-const gatedProduct = ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
-const gatedProductOfBytes = [
-  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32"] as const),
-  ...(["i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
-] as const;
-
-/**
- * input, weights, scales, scaleStride, rowShift, inShift, chosen, perToken, in, ffn, gateStep, upOffset, activation,
- * squares, squareCount, epsilon, out
- */
-const ringGatedExperts = [
-  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr"] as const),
-  ...(["i32", "i32", "i32", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
-] as const;
-
-/**
- * input, weights, scales, scaleStride, rowShift, inShift, chosen, factors, perToken, in, outputs, scale, residual, norm,
- * next, squares
- */
-const ringDownExperts = [
-  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr"] as const),
-  ...(["i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
-] as const;
-
-/** input, weights, rowCount, in, out, output; the gated ones an activation before the output */
-const fewRows = ["ptr", "ptr", "i32", "i32", "i32", "ptr"] as const;
-const fewGatedRows = ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr"] as const;
-/** input, weights, scales, scaleStride, rowShift, inShift, rowCount, in, out, output, or the same */
-const bytesOfFewRows = ["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "i32"] as const;
-const fewRowsOfBytes = [...bytesOfFewRows, "ptr"] as const;
-const fewGatedRowsOfBytes = [...bytesOfFewRows, "i32", "ptr"] as const;
-
-/** input, weights, in, out, scale, residual, norm, next, squares */
-const addedProduct = ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
-
-/** The same with a bias before the scale */
-const biasedProduct = ["ptr", "ptr", "i32", "i32", "ptr", "f32", "ptr", "ptr", "ptr", "ptr"] as const;
-const biasedProductOfBytes = [
-  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
-  ...(["ptr", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
-] as const;
-
-/** input, weights, scales, scaleStride, rowShift, inShift, in, out, scale, residual, norm, next, squares */
-const addedProductOfBytes = [
-  ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
-  ...(["f32", "ptr", "ptr", "ptr", "ptr"] as const),
-] as const;
-
 /**
  * input, weights, scales, scaleStride, rowShift, inShift, bias, tiles, order, perToken, in, ffn, gateStep, upOffset,
  * activation, squares, squareCount, epsilon, out
@@ -125,27 +76,15 @@ export const kernelSignatures = {
   matvec: productOfRow,
   matvec_float: productOfRow,
   matvec_gated: productOfRow,
-  matvec_add: addedProduct,
+  // input, weights, in, out, scale, residual, norm, next, squares
+  matvec_add: ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
   matvec_e4m3: productOfBytes,
   matvec_e4m3_gated: productOfBytes,
-  matvec_e4m3_add: addedProductOfBytes,
-  matvec_ring: productOfRow,
-  matvec_ring_float: productOfRow,
-  matvec_ring_gated: gatedProduct,
-  matvec_ring_add: biasedProduct,
-  matvec_ring_e4m3: productOfBytes,
-  matvec_ring_e4m3_gated: gatedProductOfBytes,
-  matvec_ring_e4m3_add: biasedProductOfBytes,
-  few_rows_8: fewRows,
-  few_rows_16: fewRows,
-  few_rows_float_8: fewRows,
-  few_rows_float_16: fewRows,
-  few_rows_gated_8: fewGatedRows,
-  few_rows_gated_16: fewGatedRows,
-  few_rows_e4m3_8: fewRowsOfBytes,
-  few_rows_e4m3_16: fewRowsOfBytes,
-  few_rows_e4m3_gated_8: fewGatedRowsOfBytes,
-  few_rows_e4m3_gated_16: fewGatedRowsOfBytes,
+  // input, weights, scales, scaleStride, rowShift, inShift, in, out, scale, residual, norm, next, squares
+  matvec_e4m3_add: [
+    ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32"] as const),
+    ...(["f32", "ptr", "ptr", "ptr", "ptr"] as const),
+  ],
   // input, rowCount, in, rowStride, out, scales
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // input, rowCount, in, out, scales
@@ -166,10 +105,6 @@ export const kernelSignatures = {
   experts_down_b16: downExperts,
   experts_down_e4m3: downExperts,
   experts_down_mx4: downExperts,
-  experts_ring_gated_b16: ringGatedExperts,
-  experts_ring_gated_e4m3: ringGatedExperts,
-  experts_ring_down_b16: ringDownExperts,
-  experts_ring_down_e4m3: ringDownExperts,
   // input, weights, bias, tiles, order, perToken, in, ffn, gateStep, upOffset, activation, out
   experts_gated_wgmma: [
     ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
@@ -232,31 +167,12 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_add: "matvec.cu",
   matvec_e4m3_gated: "matvec_e4m3.cu",
   matvec_e4m3_add: "matvec_e4m3.cu",
-  matvec_ring_float: "matvec_ring.cu",
-  matvec_ring_gated: "matvec_ring.cu",
-  matvec_ring_add: "matvec_ring.cu",
-  matvec_ring_e4m3_gated: "matvec_ring_e4m3.cu",
-  matvec_ring_e4m3_add: "matvec_ring_e4m3.cu",
-  few_rows_8: "few_rows.cu",
-  few_rows_16: "few_rows.cu",
-  few_rows_float_8: "few_rows.cu",
-  few_rows_float_16: "few_rows.cu",
-  few_rows_gated_8: "few_rows.cu",
-  few_rows_gated_16: "few_rows.cu",
-  few_rows_e4m3_8: "few_rows_e4m3.cu",
-  few_rows_e4m3_16: "few_rows_e4m3.cu",
-  few_rows_e4m3_gated_8: "few_rows_e4m3.cu",
-  few_rows_e4m3_gated_16: "few_rows_e4m3.cu",
   quantize_blocks: "quantize.cu",
   quantize_rows: "quantize.cu",
   route_row: "route_rows.cu",
   experts_gated_b16: "experts_b16.cu",
   experts_gated_e4m3: "experts_e4m3.cu",
   experts_gated_mx4: "experts_mx4.cu",
-  experts_ring_gated_b16: "experts_ring_b16.cu",
-  experts_ring_down_b16: "experts_ring_b16.cu",
-  experts_ring_gated_e4m3: "experts_ring_e4m3.cu",
-  experts_ring_down_e4m3: "experts_ring_e4m3.cu",
   experts_gated_wgmma: "experts_wgmma.cu",
   experts_down_b16: "experts_b16.cu",
   experts_down_e4m3: "experts_e4m3.cu",
