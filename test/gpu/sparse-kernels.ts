@@ -141,7 +141,7 @@ class Scene {
     const heads = queryHeads + 2 * kvHeads;
     const listStride = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 0)) + 3;
     const tail = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 1));
-    const maxSplits = Math.ceil((listStride + tail) / (headDim > 128 ? 64 : 128));
+    const maxSplits = Math.ceil((listStride + tail) / (headDim > 128 ? 32 : 64));
     const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
     const space = (name: string, bytes: number) => twin.space(name, bytes);
     const arrivals = twin.put("arrivals", new Int32Array(rows.length * kvHeads));

@@ -8,6 +8,7 @@
  */
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
+import { allowChoices } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { Random } from "../native/random.ts";
 import { KernelTwin } from "./kernel-twin.ts";
@@ -28,8 +29,9 @@ const random = new Random(seed);
 const report = new Report();
 console.log(`seed ${seed}`);
 
-for (const headDim of isWanted("kernels") ? [128, 64, 96, 256] : []) {
+for (const headDim of isWanted("kernels") ? [128, 32, 64, 96, 256] : []) {
   const device = await openTestDevice(headDim, options);
+  allowChoices(device, headDim);
   for (const given of sparseCases(headDim)) {
     const check = () => checkSparse(device, new KernelTwin(device, 64 << 20, headDim), random, given);
     await report.check(JSON.stringify(given), check);

@@ -239,12 +239,14 @@ static inline unsigned bf16_of(float x) {
 }
 
 template <class T> static T __shfl_xor_sync(unsigned, T x, int mask) { return host::exchange(x, host::lane() ^ mask); }
+template <class T> static T __shfl_sync(unsigned, T x, int from) { return host::exchange(x, from); }
 template <class T> static T __shfl_up_sync(unsigned, T x, int by) {
   return host::exchange(x, host::lane() < by ? host::lane() : host::lane() - by);
 }
 static inline void __syncthreads() { host::wait(host::block, host::left); }
 static inline void __syncwarp() { host::wait_warp(); }
 static inline void __threadfence() {}
+static inline void __threadfence_block() {}
 
 using std::max;
 using std::min;

@@ -7,37 +7,35 @@
  *   float2 [entries][maxSplits][queryHeads]: the greatest score of a part in log2 units, and the sum of 2^(score - that)
  *   arrivals [entries][kvHeads]: 0 between launches
  *
- * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A part of kPartTokens
- * tokens has a thread block of four warps, each with tokens of its own, which asks for all its bytes before it does
- * anything else: K and V of a warp's tokens are copied asynchronously to shared memory, and q is rotated meanwhile. What
- * hides the time until they come are the other thread blocks of the multiprocessor. Products are by matrix instructions, of
- * 16 query heads whether there are as many or not: they take a tenth of the time of the bytes. The thread block of an entry
- * and KV head that comes last adds the parts up, in their order.
+ * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A thread block has a part
+ * of a list, and each of its warps every fourth tile of 16 tokens (of long heads every second): it works on one while the rows of the next are copied
+ * asynchronously to shared memory. Warps wait for nobody until their sums are added. Products are by matrix instructions,
+ * of 16 query heads whether there are as many or not: they take a tenth of the time of the bytes. The thread block of an
+ * entry and KV head that comes last adds the parts up, in their order.
  *
- * Grid: (maxSplits, rows that choose at most * kvHeads), with kSharedBytes. Oracle: test/backend/cuda/emulated-sparse.ts.
+ * Grid: (parts, at most maxSplits, rows that choose at most * kvHeads), with kSharedBytes; a part has at least kLeastPart tokens. Oracle:
+ * test/backend/cuda/emulated-sparse.ts.
  */
 #include "choice_plan.cuh"
 #include "heads.cuh"
 #include "mma.cuh"
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
-/* Sums of long heads fill the registers, and their rows the shared memory. */
-constexpr int kWarpTokens = HEAD_DIM > 128 ? 16 : 32, kPartTokens = kWarps * kWarpTokens;
-constexpr int kTiles = kWarpTokens / 8;
+/* Rows of long heads fill the shared memory. */
+constexpr int kThreads = HEAD_DIM > 128 ? 64 : 128, kWarps = kThreads / 32;
+constexpr int kTileTokens = 16, kTiles = kTileTokens / 8, kLeastPart = kWarps * kTileTokens;
 constexpr int kVectors = HEAD_DIM / 8;
 /* A row is padded by 16 bytes to an odd number of 16-byte vectors, so eight rows lie in different banks. */
 constexpr int kStride = HEAD_DIM + 8;
 constexpr int kQueryRows = 16;
-/* q, and for each warp K of its tokens and then V; where these were, its sums. */
-constexpr int kWarpRows = 2 * kWarpTokens;
-constexpr int kSharedBytes = (kQueryRows + kWarps * kWarpRows) * kStride * int(sizeof(bf16));
+/* Of each warp q, and twice K and V of a tile; where these were, its sums. */
+constexpr int kTileSize = 2 * kTileTokens * kStride, kWarpSize = kQueryRows * kStride + 2 * kTileSize;
+constexpr int kSharedBytes = kWarps * kWarpSize * int(sizeof(bf16));
 static_assert(kMaxGroup <= kQueryRows, "a row of q for each query head");
-static_assert(kQueryRows * HEAD_DIM * sizeof(float) <= kWarpRows * kStride * sizeof(bf16), "sums take the place of K and V");
+static_assert(kQueryRows * HEAD_DIM * sizeof(float) <= 2 * kTileSize * sizeof(bf16), "sums take the place of K and V");
 
 struct Part {
-  int2 tokens[kPartTokens]; /* slot, offset */
+  int2 tokens[kWarps][2][kTileTokens]; /* slot, offset */
   float2 totals[kWarps][kQueryRows];
-  int runEnd;
 };
 
 /* Of a row of q, the greatest score in log2 units, and the sum of 2^(score - that). */
@@ -45,45 +43,48 @@ struct Softmax {
   float greatest, total;
 };
 
-/* The thread block's tokens: those of the list, and behind them those of the tail. */
-__device__ __forceinline__ void load_tokens(Part &part, const ChoicePlan &plan, const ChoiceEntry &entry,
-                                            const int2 *list, int first, int count, int blockShift) {
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const int index = first + i - entry.take;
+/* What a thread block reads, and where. */
+struct Source {
+  const ChoicePlan &plan;
+  const ChoiceEntry &entry;
+  const int2 *list;
+  const bf16 *pool;
+  int kvHead, kvHeads, blockShift;
+  int end; /* of the part, counted from the list's first token: behind the list's are those of the tail */
+};
+
+/* A warp notes its tile's tokens, from number `first` on, and starts the copies of their K and V. */
+__device__ __forceinline__ void copy_tile(const Source &from, int first, int2 (&tokens)[kTileTokens], bf16 *rows) {
+  const int lane = threadIdx.x & 31;
+  if (lane < kTileTokens && first + lane < from.end) {
+    const int index = first + lane - from.entry.take;
     if (index < 0) {
-      part.tokens[i] = list[first + i];
-      continue;
+      tokens[lane] = from.list[first + lane];
+    } else {
+      const TokenPlace place = place_in(from.plan.step, from.entry.tailBlocks, from.entry.tailFirst + index, from.blockShift);
+      tokens[lane] = make_int2((place.block << from.blockShift) + place.token, from.entry.tailOffset);
     }
-    const TokenPlace place = place_in(plan.step, entry.tailBlocks, entry.tailFirst + index, blockShift);
-    part.tokens[i] = make_int2((place.block << blockShift) + place.token, entry.tailOffset);
   }
-  __syncthreads();
-}
-
-/* Starts the copies of K and V of a warp's tokens, in two groups; rows of tokens that are not there become zeros. */
-__device__ __forceinline__ void copy_rows(const Part &part, int count, const bf16 *pool, int kvHead, int kvHeads,
-                                          int blockShift, bf16 *rows) {
-  const int lane = threadIdx.x & 31, firstToken = (threadIdx.x >> 5) * kWarpTokens;
+  __syncwarp();
 #pragma unroll
-  for (int value = 0; value < 2; value++) {
-#pragma unroll
-    for (int start = 0; start < kWarpTokens * kVectors; start += 32) {
-      const int i = start + lane, token = i / kVectors, vector = i % kVectors;
-      if (kWarpTokens * kVectors % 32 != 0 && token >= kWarpTokens) break;
-      const bool isThere = firstToken + token < count;
-      const int slot = isThere ? part.tokens[firstToken + token].x : 0;
-      const size_t block = size_t(slot >> blockShift) * kvHeads + kvHead;
-      const size_t row = ((2 * block + value) << blockShift) + (slot & ((1 << blockShift) - 1));
-      copy_async(rows + (value * kWarpTokens + token) * kStride + 8 * vector, pool + row * HEAD_DIM + 8 * vector, isThere);
-    }
-    commit_copies();
+  for (int start = 0; start < kTileTokens * kVectors; start += 32) {
+    const int i = start + lane, token = i / kVectors, vector = i % kVectors;
+    if (kTileTokens * kVectors % 32 != 0 && token >= kTileTokens) break;
+    const bool isThere = first + token < from.end;
+    const int slot = isThere ? tokens[token].x : 0;
+    const size_t block = size_t(slot >> from.blockShift) * from.kvHeads + from.kvHead;
+    const size_t row = ((2 * block) << from.blockShift) + (slot & ((1 << from.blockShift) - 1));
+    const bf16 *key = from.pool + row * HEAD_DIM + 8 * vector;
+    bf16 *to = rows + token * kStride + 8 * vector;
+    copy_async(to, key, isThere);
+    copy_async(to + kTileTokens * kStride, key + (size_t(HEAD_DIM) << from.blockShift), isThere);
   }
 }
 
-/* q [kQueryRows][kStride] of `heads` query heads, rotated by a row of rotations; zeros for the others. */
+/* A warp writes q [kQueryRows][kStride] of `heads` query heads, rotated by a row of rotations; zeros for the others. */
 __device__ __forceinline__ void rotate_queries(bf16 *queries, const bf16 *q, int heads, const float2 *row, int rotaryDim) {
   const int half = rotaryDim / 2;
-  for (int i = threadIdx.x; i < kQueryRows * HEAD_DIM / 2; i += kThreads) {
+  for (int i = threadIdx.x & 31; i < kQueryRows * HEAD_DIM / 2; i += 32) {
     const int head = 2 * i / HEAD_DIM, d = 2 * i % HEAD_DIM;
     float pair[2] = {0, 0};
     for (int p = 0; p < 2 && head < heads; p++) {
@@ -101,7 +102,7 @@ __device__ __forceinline__ void rotate_queries(bf16 *queries, const bf16 *q, int
 }
 
 /*
- * Scores of a warp's tokens: of tile n a lane gets in [0] and [1] those of query head g with tokens 8 n + 2 t and the
+ * Scores of a tile's tokens: of eight tokens n a lane gets in [0] and [1] those of query head g with tokens 8 n + 2 t and the
  * next, g = lane / 4 and t = lane % 4, in [2] and [3] those of head g + 8.
  */
 __device__ __forceinline__ void multiply_keys(const bf16 *queries, const bf16 *keys, float (&scores)[kTiles][4]) {
@@ -124,54 +125,63 @@ __device__ __forceinline__ void multiply_keys(const bf16 *queries, const bf16 *k
   }
 }
 
-/* Scores of all tokens of the part, one run of equal offsets after the other; minus infinity where there is none. */
-__device__ __forceinline__ void score_tokens(Part &part, int count, const bf16 *q, int heads, const float2 *rotations,
-                                             int position, int rotaryDim, bf16 *queries, const bf16 *keys,
-                                             float (&scores)[kTiles][4]) {
-  const int lane = threadIdx.x & 31, firstToken = (threadIdx.x >> 5) * kWarpTokens;
+/* The query heads of a thread block, and what they are rotated by. */
+struct Heads {
+  const bf16 *q;
+  int count;
+  const float2 *rotations;
+  int position, rotaryDim;
+};
+
+/*
+ * Scores of a tile's first `count` tokens, one run of equal offsets after the other; minus infinity where there is none.
+ * `offset` is what the warp's q was rotated for.
+ */
+__device__ __forceinline__ void score_tile(const int2 (&tokens)[kTileTokens], int count, const Heads &heads, int &offset,
+                                           bf16 *queries, const bf16 *keys, float (&scores)[kTiles][4]) {
 #pragma unroll
   for (int n = 0; n < kTiles; n++) scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = -infinity();
   for (int first = 0; first < count;) {
-    const int offset = part.tokens[first].y;
-    if (threadIdx.x == 0) part.runEnd = count;
-    __syncthreads();
-    for (int i = first + threadIdx.x; i < count; i += kThreads) {
-      if (part.tokens[i].y != offset) {
-        atomicMin(&part.runEnd, i);
-        break;
+    const int own = tokens[first].y;
+    int end = first + 1;
+    while (end < count && tokens[end].y == own) end++;
+    if (own != offset) {
+      __syncwarp();
+      const float2 *row = heads.rotations + (long long)(heads.position - own) * (heads.rotaryDim / 2);
+      rotate_queries(queries, heads.q, heads.count, row, heads.rotaryDim);
+      offset = own;
+      __syncwarp();
+    }
+    float products[kTiles][4];
+    multiply_keys(queries, keys, products);
+#pragma unroll
+    for (int n = 0; n < kTiles; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int token = 8 * n + (threadIdx.x & 3) * 2 + i % 2;
+        if (token >= first && token < end) scores[n][i] = products[n][i];
       }
     }
-    rotate_queries(queries, q, heads, rotations + (long long)(position - offset) * (rotaryDim / 2), rotaryDim);
-    wait_copies<1>(); /* K; V may still be under way */
-    __syncthreads();
-    const int end = part.runEnd;
-    if (firstToken < end && firstToken + kWarpTokens > first) {
-      float own[kTiles][4];
-      multiply_keys(queries, keys, own);
-#pragma unroll
-      for (int n = 0; n < kTiles; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int token = firstToken + 8 * n + lane % 4 * 2 + i % 2;
-          if (token >= first && token < end) scores[n][i] = own[n][i];
-        }
-      }
-    }
-    __syncthreads(); /* nobody reads q or the run's end any more */
     first = end;
   }
 }
 
-/* Turns scores into weights of the query heads g and g + 8, relative to the greatest. All lanes of a head get its sums. */
-__device__ __forceinline__ void weigh(float (&scores)[kTiles][4], float scaleLog2, Softmax (&softmax)[2]) {
+/*
+ * Turns scores into weights of the query heads g and g + 8, relative to the greatest so far. A lane adds its own to the
+ * totals, which it rescales as `factors` says.
+ */
+__device__ __forceinline__ void weigh(float (&scores)[kTiles][4], float scaleLog2, Softmax (&softmax)[2],
+                                      float (&factors)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    float top = -infinity(), total = 0;
+    float top = -infinity();
 #pragma unroll
     for (int n = 0; n < kTiles; n++) top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2)) * scaleLog2;
+    top = fmaxf(softmax[r].greatest, fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2)) * scaleLog2);
     const float base = top == -infinity() ? 0.0f : top;
+    factors[r] = exp2_fast(softmax[r].greatest - base);
+    float total = softmax[r].total * factors[r];
 #pragma unroll
     for (int n = 0; n < kTiles; n++) {
 #pragma unroll
@@ -180,19 +190,20 @@ __device__ __forceinline__ void weigh(float (&scores)[kTiles][4], float scaleLog
         total += scores[n][i];
       }
     }
-    total += __shfl_xor_sync(kAllLanes, total, 1);
-    total += __shfl_xor_sync(kAllLanes, total, 2);
     softmax[r].greatest = top, softmax[r].total = total;
   }
 }
 
-/* V of a warp's tokens by their weights, [16 query heads][HEAD_DIM] as scores are laid out. */
+/* Adds V of a tile's tokens by their weights, [16 query heads][HEAD_DIM] as scores are laid out, to sums by `factors`. */
 __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4], const bf16 *values,
-                                                float (&sums)[HEAD_DIM / 8][4]) {
+                                                const float (&factors)[2], float (&sums)[HEAD_DIM / 8][4]) {
   const int lane = threadIdx.x & 31;
   values += (lane % 16) * kStride + lane / 16 * 8;
 #pragma unroll
-  for (int n = 0; n < HEAD_DIM / 8; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0;
+  for (int n = 0; n < HEAD_DIM / 8; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[n][i] *= factors[i / 2];
+  }
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
     const uint32 p[4] = {pack_bf16(weights[n][0], weights[n][1]), pack_bf16(weights[n][2], weights[n][3]),
@@ -207,25 +218,49 @@ __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4
   }
 }
 
-/* A warp's sums and totals, in shared memory; no lane reads the warp's K and V any more. */
-__device__ __forceinline__ void keep_sums(Part &part, const float (&sums)[HEAD_DIM / 8][4], const Softmax (&softmax)[2],
-                                          int heads, float *to) {
+/* The tiles of a warp, and its sums in the place of their rows. */
+__device__ __forceinline__ void add_tiles(Part &part, const Source &from, int first, const Heads &heads, float scaleLog2,
+                                          bf16 *shared) {
+  constexpr int kStep = kWarps * kTileTokens;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  bf16 *rows = shared + kQueryRows * kStride;
+  float sums[HEAD_DIM / 8][4] = {};
+  Softmax softmax[2] = {{-infinity(), 0}, {-infinity(), 0}};
+  int offset = 1 << 30; /* of nothing */
+  first += warp * kTileTokens;
+  if (first < from.end) copy_tile(from, first, part.tokens[warp][0], rows);
+  commit_copies();
+  for (int stage = 0; first < from.end; first += kStep, stage ^= 1) {
+    if (first + kStep < from.end) {
+      copy_tile(from, first + kStep, part.tokens[warp][stage ^ 1], rows + (stage ^ 1) * kTileSize);
+    }
+    commit_copies();
+    wait_copies<1>();
+    __syncwarp(); /* all lanes' copies of this tile have landed */
+    const bf16 *keys = rows + stage * kTileSize;
+    float weights[kTiles][4], factors[2];
+    score_tile(part.tokens[warp][stage], min(kTileTokens, from.end - first), heads, offset, shared, keys, weights);
+    weigh(weights, scaleLog2, softmax, factors);
+    multiply_values(weights, keys + kTileTokens * kStride, factors, sums);
+    __syncwarp(); /* no lane reads this tile any more */
+  }
 #pragma unroll
   for (int r = 0; r < 2; r++) {
+    softmax[r].total += __shfl_xor_sync(kAllLanes, softmax[r].total, 1);
+    softmax[r].total += __shfl_xor_sync(kAllLanes, softmax[r].total, 2);
     const int head = lane / 4 + 8 * r;
-    if (head >= heads) continue;
+    if (head >= heads.count) continue;
     if (lane % 4 == 0) part.totals[warp][head] = make_float2(softmax[r].greatest, softmax[r].total);
+    float *to = reinterpret_cast<float *>(rows) + head * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < HEAD_DIM / 8; n++) {
-      *reinterpret_cast<float2 *>(to + head * HEAD_DIM + 8 * n + lane % 4 * 2) =
-          make_float2(sums[n][2 * r], sums[n][2 * r + 1]);
+      *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(sums[n][2 * r], sums[n][2 * r + 1]);
     }
   }
 }
 
 /* Numbers i and i + 1 of the part's sums over its warps, and the head's greatest score and total. */
-__device__ __forceinline__ float2 merge_warps(const Part &part, const bf16 *rows, int i, float2 &total) {
+__device__ __forceinline__ float2 merge_warps(const Part &part, const bf16 *shared, int i, float2 &total) {
   const int head = i / HEAD_DIM;
   float greatest = -infinity(), all = 0;
   float2 sum = make_float2(0, 0);
@@ -234,8 +269,8 @@ __device__ __forceinline__ float2 merge_warps(const Part &part, const bf16 *rows
 #pragma unroll
   for (int w = 0; w < kWarps; w++) {
     const float2 own = part.totals[w][head];
-    const float2 values = *reinterpret_cast<const float2 *>(
-        reinterpret_cast<const float *>(rows + size_t(w) * kWarpRows * kStride) + i);
+    const bf16 *rows = shared + w * kWarpSize + kQueryRows * kStride;
+    const float2 values = *reinterpret_cast<const float2 *>(reinterpret_cast<const float *>(rows) + i);
     const float weight = exp2_fast(own.x - greatest);
     sum.x += weight * values.x, sum.y += weight * values.y, all += weight * own.y;
   }
@@ -276,7 +311,7 @@ __device__ __forceinline__ void merge_parts(const float *partials, const float2 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 1 : 3)
+extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 1 : 2)
 attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations, const bf16 *pool,
               const int2 *lists, int listStride, int queryHeads, int kvHeads, int rotaryDim, int blockTokens,
               float scaleLog2, int maxSplits, bf16 *out, float *partials, float2 *partialSums, int *arrivals) {
@@ -292,28 +327,21 @@ attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const fl
   }
   const ChoiceEntry entry = plan.entries[index];
   wait_for_previous();
-  const int tokens = entry.take + entry.tailTokens, splits = (tokens + kPartTokens - 1) / kPartTokens;
-  const int first = blockIdx.x * kPartTokens, count = min(kPartTokens, tokens - first);
-  if (count <= 0) return;
-  const int blockShift = 31 - __clz(blockTokens);
-  bf16 *rows = shared + kQueryRows * kStride, *own = rows + (threadIdx.x >> 5) * kWarpRows * kStride;
-  load_tokens(part, plan, entry, lists + size_t(blockIdx.y) * listStride, first, count, blockShift);
-  copy_rows(part, count, pool, kvHead, kvHeads, blockShift, own);
+  /* Whole tiles; no thread block has more than the first. */
+  const int tokens = entry.take + entry.tailTokens, even = (tokens + gridDim.x - 1) / gridDim.x;
+  const int partTokens = max(kLeastPart, (even + kTileTokens - 1) / kTileTokens * kTileTokens);
+  const int splits = (tokens + partTokens - 1) / partTokens, first = blockIdx.x * partTokens;
+  if (first >= tokens) return;
+  const Source source = {plan,    entry,   lists + size_t(blockIdx.y) * listStride, pool, kvHead,
+                         kvHeads, 31 - __clz(blockTokens), min(tokens, first + partTokens)};
   const bf16 *q = qkv + (size_t(entry.row) * (queryHeads + 2 * kvHeads) + kvHead * group) * HEAD_DIM;
-  float weights[kTiles][4], sums[HEAD_DIM / 8][4];
-  Softmax softmax[2];
-  score_tokens(part, count, q, group, rotations, entry.position, rotaryDim, shared, own, weights);
-  weigh(weights, scaleLog2, softmax);
-  wait_copies<0>();
-  __syncwarp(); /* all lanes' copies of V have landed */
-  multiply_values(weights, own + kWarpTokens * kStride, sums);
-  __syncwarp();
-  keep_sums(part, sums, softmax, group, reinterpret_cast<float *>(own));
+  const Heads heads = {q, group, rotations, entry.position, rotaryDim};
+  add_tiles(part, source, first, heads, scaleLog2, shared + (threadIdx.x >> 5) * kWarpSize);
   __syncthreads();
   const size_t at = (size_t(index) * maxSplits + blockIdx.x) * queryHeads + kvHead * group;
   for (int i = 2 * threadIdx.x; i < group * HEAD_DIM; i += 2 * kThreads) {
     float2 total;
-    *reinterpret_cast<float2 *>(partials + at * HEAD_DIM + i) = merge_warps(part, rows, i, total);
+    *reinterpret_cast<float2 *>(partials + at * HEAD_DIM + i) = merge_warps(part, shared, i, total);
     if (i % HEAD_DIM == 0) partialSums[at + i / HEAD_DIM] = total;
   }
   if (!is_last(arrivals + blockIdx.y, splits)) return;

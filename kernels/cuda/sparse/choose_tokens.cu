@@ -41,6 +41,7 @@ struct Shared {
   int bins[kBins]; /* of ranks; then numbers of tokens of the list */
   uint32 ranks[kKeptRanks / 2];
   int low[kLowBins];
+  int2 allLow[kLowBins]; /* of all thread blocks of the list, and of those before this one */
   float sums[kMaxGroup];
   int scratch[kWarps + 1];
   int found[2];
@@ -227,15 +228,18 @@ __device__ __forceinline__ Limit find_limit(const Slice &slice, int take, int pe
     }
   }
   cluster_sync();
-  /* Every thread adds up the same few numbers: they are read by all at once. */
-  limit.equalBefore = 0;
-  for (int low = 0;; low++) {
+  if (threadIdx.x < kLowBins) {
     int all = 0, before = 0;
 #pragma unroll
     for (int p = 0; p < kPeers; p++) {
-      const int count = peer_word(shared.low + low, p);
+      const int count = peer_word(shared.low + threadIdx.x, p);
       all += count, before += p < peer ? count : 0;
     }
+    shared.allLow[threadIdx.x] = make_int2(all, before);
+  }
+  __syncthreads();
+  for (int low = 0;; low++) {
+    const int all = shared.allLow[low].x, before = shared.allLow[low].y;
     if (low + 1 == kLowBins || all >= limit.equal) {
       limit.rank = bin << kLowBits | low, limit.equalBefore = before;
       return limit;

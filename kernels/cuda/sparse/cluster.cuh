@@ -18,7 +18,7 @@ constexpr bool kHasClusters = false;
 /* All threads of all thread blocks of the cluster come here before one goes on. */
 __device__ __forceinline__ void cluster_sync() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif

@@ -49,13 +49,6 @@ __device__ __forceinline__ void add_power(PowerSum &total, float z) {
   }
 }
 
-__device__ __forceinline__ void merge_power(PowerSum &total, float greatest, float sum) {
-  if (sum == 0) return;
-  const float top = fmaxf(total.greatest, greatest);
-  total.sum = (total.sum == 0 ? 0.0f : total.sum * exp2_fast(total.greatest - top)) + sum * exp2_fast(greatest - top);
-  total.greatest = top;
-}
-
 /* One warp: q [HEAD_DIM] rotated by a row of rotations, transformed, and rounded to 8 bits. */
 __device__ __forceinline__ void round_query(const bf16 *q, const float2 *row, int rotaryDim, float scaleLog2, float *y,
                                             Queries &queries, int index) {
@@ -110,6 +103,7 @@ struct Work {
   ChoiceUnit unit;
   int index, kvHead; /* of the unit */
   int firstPanel, panels;
+  int hasQueries;  /* those of the work before */
 };
 
 __device__ __forceinline__ Work work_at(const ChoicePlan &plan, int number, int kvHeads) {
@@ -120,8 +114,21 @@ __device__ __forceinline__ Work work_at(const ChoicePlan &plan, int number, int 
   work.unit = plan.units[work.index];
   work.firstPanel = work.unit.firstToken / kPanelTokens;
   work.panels = (work.unit.firstToken % kPanelTokens + work.unit.tokens + kPanelTokens - 1) / kPanelTokens;
+  work.hasQueries = false;
   return work;
 }
+
+/* Works that a thread block looks up at once; and as many as that may a warp be ahead of another. */
+constexpr int kListed = 32, kTurns = 4;
+
+/* Shared memory of a thread block beside its rings. */
+struct Shared {
+  Queries queries;
+  float rotated[kWarps][HEAD_DIM];
+  Work works[kListed];
+  float2 sums[kTurns][kWarps][kMaxGroup]; /* of warps over a work */
+  int arrived[kTurns];
+};
 
 /* Where shadows are, and how a block's are arranged. */
 struct ShadowPool {
@@ -136,23 +143,18 @@ __device__ __forceinline__ const unsigned char *panel_of(const ShadowPool &pool,
   return pool.first + panel_index(place.block, place.token, kvHead, pool.kvHeads, pool.blockShift) * kPanelBytes;
 }
 
-/* What a warp copies next: panels warp, warp + kWarps, ... of its thread block's works, one after the other. */
+/* What a warp copies next: panels warp, warp + kWarps, ... of the listed works, one after the other. */
 struct Ahead {
-  int work, end;
-  int panel, panels; /* of the work */
-  int firstPanel, blocks, kvHead;
+  int work, panel;
   int stage;
 
   /* Starts the copy of the next panel, if there is one. */
-  __device__ __forceinline__ void copy_panel(const ChoicePlan &plan, const ShadowPool &pool, unsigned char *ring,
-                                             uint64 policy) {
-    while (panel >= panels && work + 1 < end) {
-      const Work next = work_at(plan, ++work, pool.kvHeads);
-      panel = threadIdx.x >> 5, panels = next.panels;
-      firstPanel = next.firstPanel, blocks = next.unit.blocks, kvHead = next.kvHead;
-    }
-    if (panel < panels) {
-      const unsigned char *from = panel_of(pool, plan.step, blocks, firstPanel + panel, kvHead);
+  __device__ __forceinline__ void copy_panel(const Work *works, int count, const int *step, const ShadowPool &pool,
+                                             unsigned char *ring, uint64 policy) {
+    while (work < count && panel >= works[work].panels) work++, panel = threadIdx.x >> 5;
+    if (work < count) {
+      const Work &own = works[work];
+      const unsigned char *from = panel_of(pool, step, own.unit.blocks, own.firstPanel + panel, own.kvHead);
       unsigned char *to = ring + stage * kPanelBytes;
 #pragma unroll
       for (int start = 0; start < kPanelBytes; start += 32 * kVectorBytes) {
@@ -242,46 +244,53 @@ __device__ __forceinline__ void score_panel(const unsigned char *panel, const Nu
   *reinterpret_cast<uint32 *>(scores + size_t(unit.number + i) * kPassHeads + head) = pair;
 }
 
-/* The sum over the lanes that have the same heads; all of them get it. */
+/* The sum over the lanes whose numbers differ in the bits from kLeast to kMost; all of them get it. */
+template <int kMost, int kLeast>
 __device__ __forceinline__ void add_lanes(PowerSum &total) {
   float top = total.greatest;
 #pragma unroll
-  for (int step = 16; step > 1; step >>= 1) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
+  for (int step = kMost; step >= kLeast; step >>= 1) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, step));
   float sum = total.sum == 0 ? 0.0f : total.sum * exp2_fast(total.greatest - top);
 #pragma unroll
-  for (int step = 16; step > 1; step >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  for (int step = kMost; step >= kLeast; step >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, step);
   total.greatest = top, total.sum = sum;
 }
 
-/* Shared memory of a thread block beside its rings. */
-struct Shared {
-  Queries queries;
-  float rotated[kWarps][HEAD_DIM];
-  /* Of warps over a work, of this one and of the next: a warp may be one work ahead of another. */
-  float2 sums[2][kWarps][kMaxGroup];
-};
+/* Whether this warp is the last of the thread block's that comes here. */
+__device__ __forceinline__ bool is_last(int &arrived) {
+  __threadfence_block();
+  __syncwarp();
+  int isLast = 0;
+  if ((threadIdx.x & 31) == 0) {
+    isLast = atomicAdd(&arrived, 1) == kWarps - 1;
+    if (isLast) arrived = 0;
+  }
+  isLast = __shfl_sync(kAllLanes, isLast, 0);
+  __threadfence_block();
+  return isLast != 0;
+}
 
-/* parts [passes][kPassHeads] of a work: the sum over the thread block, by one of its warps. */
+/* parts [passes][kPassHeads] of a work: the sum over the thread block, by the warp that has its own last. */
 template <int kPasses>
 __device__ __forceinline__ void write_parts(PowerSum (&totals)[kPasses][2], float2 (&sums)[kWarps][kMaxGroup],
-                                            int adder, int passes, float2 *parts) {
+                                            int &arrived, int passes, float2 *parts) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int pass = 0; pass < kPasses; pass++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      add_lanes(totals[pass][h]);
+      add_lanes<16, 2>(totals[pass][h]);
       const float2 sum = make_float2(totals[pass][h].greatest, totals[pass][h].sum);
       if (lane < 2) sums[warp][pass * kPassHeads + 2 * lane + h] = sum;
     }
   }
-  __syncthreads();
-  if (warp == adder && lane < passes * kPassHeads) {
-    PowerSum total = {-infinity(), 0};
-    for (int w = 0; w < kWarps; w++) {
-      merge_power(total, sums[w][lane].x, sums[w][lane].y);
-    }
-    parts[lane] = make_float2(total.greatest, total.sum);
+  if (!is_last(arrived)) return;
+  /* Two heads at a time, in sixteen lanes each. */
+  for (int head = lane / kWarps; head < passes * kPassHeads; head += 32 / kWarps) {
+    const float2 own = sums[lane % kWarps][head];
+    PowerSum total = {own.x, own.y};
+    add_lanes<kWarps / 2, 1>(total);
+    if (lane % kWarps == 0) parts[head] = make_float2(total.greatest, total.sum);
   }
 }
 
@@ -311,35 +320,50 @@ __device__ __forceinline__ void round_queries(const Scoring &scoring, const Work
   __syncthreads();
 }
 
-/* Works [first, end) of a thread block, whose groups of query heads take at most so many passes. */
+/* Looks up works [first, first + count) of the plan. */
+__device__ __forceinline__ void list_works(const Scoring &scoring, int first, int count, Shared &shared) {
+  __syncthreads(); /* no warp reads those before any more */
+  if (int(threadIdx.x) < count) {
+    Work work = work_at(scoring.plan, first + threadIdx.x, scoring.pool.kvHeads);
+    if (threadIdx.x > 0) {
+      const Work before = work_at(scoring.plan, first + threadIdx.x - 1, scoring.pool.kvHeads);
+      work.hasQueries = work.unit.entry == before.unit.entry && work.kvHead == before.kvHead &&
+                        work.unit.offset == before.unit.offset;
+    }
+    shared.works[threadIdx.x] = work;
+  }
+  if (threadIdx.x < kTurns) shared.arrived[threadIdx.x] = 0;
+  __syncthreads();
+}
+
+/* `count` works that are listed, whose groups of query heads take at most so many passes. */
 template <int kPasses>
-__device__ __forceinline__ void score_works(const Scoring &scoring, int first, int end, Shared &shared, unsigned char *ring) {
-  const ChoicePlan &plan = scoring.plan;
-  const int group = scoring.queryHeads / scoring.pool.kvHeads, passes = passes_of(group);
+__device__ __forceinline__ void score_works(const Scoring &scoring, int count, Shared &shared, unsigned char *ring) {
+  const int *step = scoring.plan.step;
+  const int kvHeads = scoring.pool.kvHeads, group = scoring.queryHeads / kvHeads, passes = passes_of(group);
   const uint64 policy = evict_first();
-  Ahead ahead = {first - 1, end, 0, 0, 0, 0, 0, 0};
-  for (int i = 0; i + 1 < kRing; i++) ahead.copy_panel(plan, scoring.pool, ring, policy);
-  Work before = {};
+  Ahead ahead = {0, int(threadIdx.x) >> 5, 0};
+  for (int i = 0; i + 1 < kRing; i++) ahead.copy_panel(shared.works, count, step, scoring.pool, ring, policy);
   Numbers numbers;
   int stage = 0;
-  for (int number = first; number < end; number++) {
-    const Work work = work_at(plan, number, scoring.pool.kvHeads);
-    const bool isSame = number > first && work.unit.entry == before.unit.entry && work.kvHead == before.kvHead &&
-                        work.unit.offset == before.unit.offset;
-    if (!isSame) {
+  for (int number = 0; number < count; number++) {
+    const Work &work = shared.works[number];
+    if (!work.hasQueries) {
       round_queries(scoring, work, shared);
       numbers = load_numbers(shared.queries, 0, min(group, kPassHeads));
+    } else if (number % kTurns == 0) {
+      __syncthreads(); /* so that no warp gets further ahead */
     }
-    before = work;
-    const ChoiceEntry &entry = plan.entries[work.unit.entry];
-    unsigned short *scores = scoring.scores + scores_at(entry, work.kvHead, scoring.pool.kvHeads, passes);
+    const ChoiceEntry &entry = scoring.plan.entries[work.unit.entry];
+    const int stride = entry.scoreStride, panels = work.panels;
+    unsigned short *scores = scoring.scores + scores_at(entry, work.kvHead, kvHeads, passes);
     PowerSum totals[kPasses][2];
 #pragma unroll
     for (int pass = 0; pass < kPasses; pass++) totals[pass][0] = totals[pass][1] = {-infinity(), 0};
-    for (int panel = threadIdx.x >> 5; panel < work.panels; panel += kWarps) {
+    for (int panel = threadIdx.x >> 5; panel < panels; panel += kWarps) {
       wait_copies<kRing - 2>();
       __syncwarp(); /* all lanes' copies of this panel have landed, and no lane reads the one before any more */
-      ahead.copy_panel(plan, scoring.pool, ring, policy);
+      ahead.copy_panel(shared.works, count, step, scoring.pool, ring, policy);
       const unsigned char *codes = ring + stage * kPanelBytes;
       const int start = (work.firstPanel + panel) * kPanelTokens - work.unit.firstToken;
 #pragma unroll
@@ -347,15 +371,15 @@ __device__ __forceinline__ void score_works(const Scoring &scoring, int first, i
         if (pass * kPassHeads >= group) break;
         const int heads = min(kPassHeads, group - pass * kPassHeads);
         if (kPasses > 1) numbers = load_numbers(shared.queries, pass, heads);
-        unsigned short *own = scores + size_t(pass) * entry.scoreStride * kPassHeads;
+        unsigned short *own = scores + size_t(pass) * stride * kPassHeads;
         score_panel(codes, numbers, work.unit, start, heads, own, totals[pass]);
         __syncwarp();
       }
       stage = (stage + 1) % kRing;
     }
-    float2 *parts = scoring.parts + (size_t(work.index) * scoring.pool.kvHeads + work.kvHead) * passes * kPassHeads;
-    const int turn = (number - first) % 2;
-    write_parts<kPasses>(totals, shared.sums[turn], turn, passes, parts);
+    float2 *parts = scoring.parts + (size_t(work.index) * kvHeads + work.kvHead) * passes * kPassHeads;
+    const int turn = number % kTurns;
+    write_parts<kPasses>(totals, shared.sums[turn], shared.arrived[turn], passes, parts);
   }
 }
 
@@ -376,9 +400,13 @@ score_shadows(const bf16 *qkv, const int *step, const int *choicePlace, const fl
   const Scoring scoring = {plan,       {shadows, kvHeads, blockShift}, qkv, rotations, queryHeads, rotaryDim, scaleLog2,
                            scores, parts};
   unsigned char *ring = rings + (threadIdx.x >> 5) * kRing * kPanelBytes;
-  if (queryHeads / kvHeads <= kPassHeads) {
-    score_works<1>(scoring, first, end, shared, ring);
-  } else {
-    score_works<kMaxGroup / kPassHeads>(scoring, first, end, shared, ring);
+  for (int start = first; start < end; start += kListed) {
+    const int count = min(kListed, end - start);
+    list_works(scoring, start, count, shared);
+    if (queryHeads / kvHeads <= kPassHeads) {
+      score_works<1>(scoring, count, shared, ring);
+    } else {
+      score_works<kMaxGroup / kPassHeads>(scoring, count, shared, ring);
+    }
   }
 }

@@ -334,9 +334,8 @@ export function emulatedAttendChosen(
   const rounded = new Bfloat16Array(new Uint16Array(headDim));
   for (const [index, entry] of entries.entries()) {
     const tokens = entry.take + entry.tailTokens;
-    const most = (headDim > 128 ? 64 : 128) * Math.min(maxSplits, gridParts);
-    const isSmall = tokens > most || (index + 1) * kvHeads > grid;
-    if (isSmall) throw new RangeError(`a grid of ${gridParts} by ${grid} for ${tokens} tokens`);
+    if (gridParts > maxSplits || (index + 1) * kvHeads > grid)
+      throw new RangeError(`a grid of ${gridParts} by ${grid} for row ${index}, of at most ${maxSplits} parts`);
     for (let head = 0; head < queryHeads; head++) {
       const kvHead = Math.floor((head * kvHeads) / queryHeads);
       const list = memory.int32(buffer(lists)).subarray(2 * (index * kvHeads + kvHead) * listStride);

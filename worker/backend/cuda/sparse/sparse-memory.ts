@@ -8,8 +8,8 @@ import type { SparseOptions } from "../../backend.ts";
 import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
 
-/** Tokens that a thread block of attend_chosen.cu has (kPartTokens). */
-const partTokens = (headDim: number): number => (headDim > 128 ? 64 : 128);
+/** The fewest tokens that a thread block of attend_chosen.cu has (kLeastPart). */
+const partTokens = (headDim: number): number => (headDim > 128 ? 32 : 64);
 /** The most tokens of a tail (worker/sparse/sparse-decoding.ts), rounded up. */
 const mostTailTokens = 256;
 /** Segments that rows choose from, for each seat on average; a step with more is refused. */

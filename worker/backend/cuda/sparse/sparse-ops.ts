@@ -36,22 +36,20 @@ const listBlocks = 4;
 /** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
 export function choiceLaunches(headDim: number, multiprocessorCount: number) {
   const isLong = headDim > 128;
-  // A ring of panels for each of 16 warps (score_shadows.cu), rows of q, and of K and V for each of 4 (attend_chosen.cu).
+  // A ring of panels for each of 16 warps (score_shadows.cu); of each of 4 q, and K and V of two tiles (attend_chosen.cu).
   const rings = 16 * (isLong ? 2 : 4) * 16 * (headDim / 2 + 2);
-  const rows = 16 + 4 * 2 * (isLong ? 16 : 32);
-  const shared = { score_shadows: rings, attend_chosen: rows * 2 * (headDim + 8) } as const;
+  const warps = isLong ? 2 : 4;
+  const shared = { score_shadows: rings, attend_chosen: warps * 80 * 2 * (headDim + 8) } as const;
+  const blocks = (isLong ? 1 : 2) * multiprocessorCount;
   return {
     shared,
-    score: {
-      ...({ grid: [(isLong ? 1 : 2) * multiprocessorCount], blockThreads: 512, overlapsPrevious } as const),
-      sharedBytes: shared.score_shadows,
-    },
+    score: { grid: [blocks], blockThreads: 512, sharedBytes: shared.score_shadows, overlapsPrevious } as const,
     choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 512, overlapsPrevious }) as const,
-    attend: (lists: number, mostParts: number) =>
-      ({
-        ...({ grid: [mostParts, lists], blockThreads: 128, overlapsPrevious } as const),
-        sharedBytes: shared.attend_chosen,
-      }) as const,
+    /** As many parts as run at the same time. */
+    attend: (lists: number, mostParts: number) => {
+      const grid = [Math.min(mostParts, Math.max(1, Math.floor(blocks / lists))), lists] as const;
+      return { grid, blockThreads: 32 * warps, sharedBytes: shared.attend_chosen, overlapsPrevious } as const;
+    },
   };
 }
 
