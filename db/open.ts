@@ -189,6 +189,8 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     client.run("pragma secure_delete = on");
     const vectorsMissing = loadVectorExtension(client, options.vectorExtension);
     migrate(client, migrations);
+    // What a statement may have to undo is kept in memory: a merge of full text made and filled a file for it each time.
+    client.run("pragma temp_store = memory");
     return new Db(client, busyTimeoutMs, vectorsMissing);
   } catch (error) {
     client?.close();

@@ -1,5 +1,7 @@
 /** Long work on the event loop is done in short slices, so that streams and requests are served between them. */
 
+import { type Hold, holdUntil } from "./hold.ts";
+
 /** How long one slice of work may take. */
 const sliceMs = 4;
 /** The longest rest of background work after a slice, in milliseconds. */
@@ -49,11 +51,38 @@ class BackgroundTurns {
   isServing: () => boolean = () => false;
   /** Resolves when the rest behind the turn that was asked for last is over. */
   #rested = Promise.resolve();
+  /** Resolves when the last of those that hold all turns lets go. */
+  #held: { readonly promise: Promise<void>; readonly resolve: () => void } | undefined;
+  #holds = 0;
 
   next(): Promise<void> {
-    const turn = this.#rested.then(() => longWork.next());
+    const turn = this.#rested.then(() => this.#turn());
     this.#rested = turn.then(() => this.#rest());
     return turn;
+  }
+
+  hold(mostMs: number): Hold {
+    this.#held ??= Promise.withResolvers<void>();
+    this.#holds += 1;
+    let isOver = false;
+    const end = (): void => {
+      clearTimeout(timer);
+      if (isOver) return;
+      isOver = true;
+      this.#holds -= 1;
+      if (this.#holds > 0) return;
+      this.#held?.resolve();
+      this.#held = undefined;
+    };
+    const timer = setTimeout(end, mostMs);
+    return holdUntil(end);
+  }
+
+  async #turn(): Promise<void> {
+    do {
+      await this.#held?.promise;
+      await longWork.next();
+    } while (this.#held !== undefined);
   }
 
   /** Begins before the slice does, and looks how long it took when it has run. */
@@ -80,6 +109,12 @@ export function holdLongWork(isHeld: () => boolean, isTight: () => boolean): voi
 export function restWhile(isServing: () => boolean): void {
   backgroundWork.isServing = isServing;
 }
+
+/**
+ * Lets no slice of background work begin until the hold ends.
+ * @param mostMs milliseconds after which it ends by itself
+ */
+export const holdBackgroundWork = (mostMs: number): Hold => backgroundWork.hold(mostMs);
 
 /** Resolves when there is memory for work that nobody waits for, after a second at the latest. Never rejects. */
 export async function memoryRoom(signal: AbortSignal): Promise<void> {

@@ -6,6 +6,7 @@ import { type copyLog, type Db, openDb } from "../../db/open.ts";
 import { programPath } from "../../places/places.ts";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { holdBackgroundWork } from "../base/pace.ts";
 import { ThreadPool } from "../threads/pool.ts";
 import { Disk } from "./disk.ts";
 
@@ -56,6 +57,8 @@ const threadOptions = {
 const copyRun = { tenantId: "", maxMs: 60_000 };
 
 const defaultIntervalMs = 1_000;
+/** The most milliseconds that background work waits while what it wrote last is copied. */
+const mostHoldMs = 1_000;
 /** How often in a row the log is left as it is because something was written while it was copied. */
 const mostDelays = 4;
 
@@ -79,7 +82,8 @@ export interface LogTruncationDeps {
  * emptied, and the next interval tries again. Searches read it too, and are held up for it.
  *
  * A thread copies the log first. Copying syncs two files, which takes as long as the disk does with all that others have
- * written, up to some hundred milliseconds; where nothing was written meanwhile, the event loop syncs nothing.
+ * written, up to some hundred milliseconds; where nothing was written meanwhile, the event loop syncs nothing. Ingestion
+ * and the like write all the time, so they wait while the thread copies the little that they wrote during its first copy.
  */
 export class LogTruncation {
   readonly #db: Db;
@@ -146,15 +150,24 @@ export class LogTruncation {
 
   /** @returns the change count now that the log is copied; undefined: it is better emptied some other time */
   async #copied(): Promise<number | undefined> {
+    if (!(await this.#copyAll()) && !this.#isStopped) {
+      using _hold = holdBackgroundWork(mostHoldMs);
+      if (await this.#copyAll()) this.#delays = 0;
+      else this.#delays += 1;
+    } else this.#delays = 0;
+    const isDelayed = this.#delays > 0 && this.#delays <= mostDelays;
+    if (this.#isStopped || isDelayed) return undefined;
+    this.#delays = 0;
+    return this.#db.changeCount();
+  }
+
+  /** @returns whether nothing was written while the log was copied */
+  async #copyAll(): Promise<boolean> {
     const before = this.#db.changeCount();
     // Without the thread all is done on the event loop.
     await this.#copyLog().catch((error: unknown) => {
       if (!this.#isStopped) this.#log("warn", "the database's log could not be copied", { reason: messageOf(error) });
     });
-    if (this.#isStopped) return undefined;
-    const changes = this.#db.changeCount();
-    const isDelayed = changes !== before && this.#delays < mostDelays;
-    this.#delays = isDelayed ? this.#delays + 1 : 0;
-    return isDelayed ? undefined : changes;
+    return !this.#isStopped && this.#db.changeCount() === before;
   }
 }

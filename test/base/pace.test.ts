@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, test } from "bun:test";
-import { Pace, restWhile, yieldToOthers, yieldToRequests } from "../../gateway/base/pace.ts";
+import { holdBackgroundWork, Pace, restWhile, yieldToOthers, yieldToRequests } from "../../gateway/base/pace.ts";
 
 test("many pieces of work have one turn among them each time around the event loop, in order", async () => {
   const log: string[] = [];
@@ -60,5 +60,26 @@ describe("work that no request waits for", () => {
     expect(await pace.breathe()).toBe(true);
     await yieldToRequests();
     expect(askedCount).toBeGreaterThanOrEqual(2);
+  });
+
+  test("waits until all holds have ended, one that was about to go on too; other long work does not", async () => {
+    const order: string[] = [];
+    await yieldToRequests();
+    await Bun.sleep(1);
+    const waiting = yieldToRequests().then(() => order.push("background"));
+    // Its turn has come: it waits for its place around the event loop.
+    for (let step = 0; step < 10; step++) await Promise.resolve();
+    const holds = [holdBackgroundWork(60_000), holdBackgroundWork(60_000)];
+    for (let turn = 0; turn < 3; turn++) await yieldToOthers();
+    holds[0]?.();
+    holds[0]?.();
+    for (let turn = 0; turn < 3; turn++) await yieldToOthers();
+    order.push("held");
+    holds[1]?.();
+    await waiting;
+    expect(order).toEqual(["held", "background"]);
+    const forgotten = holdBackgroundWork(1);
+    await yieldToRequests();
+    forgotten();
   });
 });

@@ -8,6 +8,7 @@ import { insertCorpus, updateCorpus } from "../../db/corpora.ts";
 import { newId } from "../../db/ids.ts";
 import { copyLog, type Db, openDb, openReader } from "../../db/open.ts";
 import { insertTenant, updateTenant } from "../../db/tenants.ts";
+import { yieldToRequests } from "../../gateway/base/pace.ts";
 import { LogTruncation, openData } from "../../gateway/data/data-folder.ts";
 import { ThreadPool } from "../../gateway/threads/pool.ts";
 import { until } from "../support/until.ts";
@@ -161,12 +162,48 @@ describe("the log", () => {
     const truncation = truncationOf(db, copy, 2);
     await until(() => order.includes("emptied"), "the first time");
     mayWrite = false;
-    expect(order).toEqual([...Array.from({ length: 5 }, () => "copied"), "emptied"]);
+    // Twice in each of five attempts: the second time nothing is written in the background.
+    expect(order).toEqual([...Array.from({ length: 10 }, () => "copied"), "emptied"]);
     order.length = 0;
     insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
     await until(() => order.includes("emptied"), "the second time");
     expect(order).toEqual(["copied", "emptied"]);
     await truncation.stop();
+  });
+
+  test("is emptied behind a second copy, during which background work writes nothing", async () => {
+    const order: string[] = [];
+    const truncateLog = db.truncateLog.bind(db);
+    db.truncateLog = () => {
+      order.push("emptied");
+      return truncateLog();
+    };
+    let isWriting = true;
+    let written = 0;
+    const writtenByCopy: number[] = [];
+    const write = async (): Promise<void> => {
+      while (isWriting) {
+        insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
+        written += 1;
+        await yieldToRequests();
+      }
+    };
+    const copy = async (): Promise<void> => {
+      const before = written;
+      order.push("copied");
+      if (order.length === 1) await until(() => written > before, "background work writes");
+      else await Bun.sleep(20);
+      writtenByCopy.push(written - before);
+    };
+    const writing = write();
+    const truncation = truncationOf(db, copy, 2);
+    await until(() => order.includes("emptied"), "the log is empty");
+    expect(order.slice(0, 3)).toEqual(["copied", "copied", "emptied"]);
+    expect(writtenByCopy[1]).toBe(0);
+    const before = written;
+    await until(() => written > before, "background work goes on");
+    isWriting = false;
+    await Promise.all([writing, truncation.stop()]);
   });
 
   test("is emptied where it cannot be copied, and not behind a stop", async () => {

@@ -51,6 +51,8 @@ describe("openDb", () => {
       1,
       1,
     ]);
+    // 2: in memory.
+    expect(pragma("temp_store")).toBe(2);
     for (const name of [path, `${path}-wal`]) expect(statSync(name).mode & 0o777).toBe(0o600);
     client.close();
   });
