@@ -24,9 +24,11 @@ const rankedPerHit = 2;
 const minRanked = 20;
 
 /** Pages of an index that one merge writes, about. */
-const pagesPerMerge = 32;
+const pagesPerMerge = 16;
 /** Segments of one level from which on FTS5 merges them whatever that takes: merges of our own keep far below. */
 const mostSegments = 256;
+/** How often a word of one fragment is indexed: bm25 hardly tells 48 times from more. */
+const mostRepeats = 48;
 
 export interface WordHit {
   readonly seq: number;
@@ -66,6 +68,19 @@ export function createFullText(db: Db, corpusSeq: number): void {
 }
 
 /**
+ * The words of a fragment that its index holds, each as often as makes a difference to its rank. A merge goes on to the
+ * end of the word that it has begun, and a word that a table has in each of a million cells would take 800 pages.
+ */
+function wordsOf(text: string): string {
+  const counts = new Map<string, number>();
+  return indexedText(text).replace(/[\p{L}\p{N}]+/gu, (word) => {
+    const count = (counts.get(word) ?? 0) + 1;
+    counts.set(word, count);
+    return count <= mostRepeats ? word : "";
+  });
+}
+
+/**
  * Merges a few pages of the segments that inserts leave, each of which a search has to look through. To be called after
  * every few fragments, so that no call writes many.
  */
@@ -94,7 +109,7 @@ export function dropFullText(db: Db, corpusSeq: number): void {
 export function indexFragment(db: Db, corpusSeq: number, seq: number, text: string): void {
   const table = tableOf(corpusSeq);
   db.statement("indexFragment", () =>
-    db.client.query(`insert into ${table} (rowid, text) values (?, ?)`).run(seq, indexedText(text)),
+    db.client.query(`insert into ${table} (rowid, text) values (?, ?)`).run(seq, wordsOf(text)),
   );
 }
 
@@ -111,7 +126,7 @@ export function unindexFragment(
   db.statement("unindexFragment", () =>
     db.client
       .query(`insert into ${table} (${table}, rowid, text) values ('delete', ?, ?)`)
-      .run(fragment.seq, indexedText(fragment.text)),
+      .run(fragment.seq, wordsOf(fragment.text)),
   );
 }
 

@@ -169,6 +169,12 @@ export interface OpenOptions {
 const longLogPages = 8_192;
 
 /**
+ * Of the database's pages, held in memory (SQLite's own default is 2 MiB). What a commit or a merge of the full-text
+ * index reads anew holds up the event loop, for as long as a disk takes where the system has no room for files.
+ */
+const cacheKib = 16 * 1_024;
+
+/**
  * Opens and migrates the database. `path` may be ":memory:". What was acknowledged is durable: WAL with
  * synchronous=FULL syncs the log at every commit. secure_delete overwrites what is deleted with zeros.
  * @throws DbError "open" (not a database, no permission) or "migration" (see migrate.ts)
@@ -185,6 +191,7 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     client.run("pragma journal_mode = wal");
     client.run("pragma synchronous = full");
     client.run(`pragma wal_autocheckpoint = ${longLogPages}`);
+    client.run(`pragma cache_size = -${cacheKib}`);
     client.run("pragma foreign_keys = on");
     client.run("pragma secure_delete = on");
     const vectorsMissing = loadVectorExtension(client, options.vectorExtension);
