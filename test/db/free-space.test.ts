@@ -99,7 +99,8 @@ describe("a deleted corpus' index", () => {
     expect(fullTextBlocks(db, doomed.corpus.seq, 10)).toBeUndefined();
     expect(fullTextBlocks(db, kept.corpus.seq, 10)).toBeGreaterThan(0);
     removeRows();
-    expect(traces("ylophone1999")).toEqual(["spangate.db"]);
+    // A page of the index has its first word whole, and of others what differs from the one before.
+    expect(traces("ylophone1")).toEqual(["spangate.db"]);
     expect([...zeroFreeSpace(db)].length).toBeGreaterThan(2);
     expect(traces("ylophone")).toEqual([]);
     expect([...zeroFreeSpace(db)]).toEqual([]);
