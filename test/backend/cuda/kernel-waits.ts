@@ -6,7 +6,8 @@ import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { type KernelName, kernelFile } from "../../../worker/backend/cuda/device/kernels.ts";
 
-const folder = join(import.meta.dir, "../../../kernels/cuda");
+/** Of the tree that a program is run in: bundled for a device (test/gpu), this file lies elsewhere. */
+const folder = "kernels/cuda";
 const notFunctions = new Set(["if", "for", "while", "switch"]);
 
 /** Text between the brace at `start` and its partner. */
