@@ -56,7 +56,8 @@ const threadOptions = {
 /** It is done for nobody. A disk that syncs no file within a minute holds up more than this. */
 const copyRun = { tenantId: "", maxMs: 60_000 };
 
-const defaultIntervalMs = 1_000;
+/** So often that the log stays small: what it takes to empty it, and to sync it behind a change that is acknowledged, grows with it. */
+const defaultIntervalMs = 200;
 /** The most milliseconds that background work waits while what it wrote last is copied. */
 const mostHoldMs = 1_000;
 /** How often in a row the log is left as it is because something was written while it was copied. */

@@ -30,7 +30,7 @@ import type { LongText, TextKind } from "./sentences.ts";
 /** Disk bytes of a text and its indexes, for each byte of the text. */
 const diskBytesPerTextByte = 4;
 /** Fragments that one transaction stores, which ends a slice. A slice without as many ends after so many yields. */
-const fragmentsPerPiece = 4;
+const fragmentsPerPiece = 8;
 const yieldsPerSlice = 16;
 const extractionPollMs = 50;
 
