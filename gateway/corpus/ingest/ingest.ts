@@ -210,10 +210,12 @@ export class Ingestor {
       yield undefined;
       clock.goOn();
     }
-    const current = this.#db.transaction("finishFile", () => {
+    const finish = (): boolean => {
       const inserted = insertFragments(this.#db, corpus.seq, file, piece);
       return inserted && completeFile(this.#db, file, textBytes);
-    });
+    };
+    // A power cut that takes this back leaves the file in progress, and the next start ingests it again.
+    const current = this.#db.unsynced(() => this.#db.transaction("finishFile", finish));
     if (!current) return await this.#removeAll(file);
     this.#onCompleted(file);
   }
