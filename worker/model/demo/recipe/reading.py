@@ -43,7 +43,7 @@ class Library:
         if questions and os.path.exists(questions):
             with open(questions, encoding="utf-8") as f:
                 for x in map(json.loads, f):
-                    (self.sentences if x["set"] == "qamr" else self.passages).append(x)
+                    (self.sentences if x["set"] in ("qamr", "squad-lines") else self.passages).append(x)
             self.plain = [x["text"] for x in self.passages]
 
     def paragraph(self, r):
@@ -132,8 +132,11 @@ def turn_of(r, t, mode):
         return {"question": wording(r, t["question"]), "answer": NONE, "kind": "unanswerable"}
     if t.get("brief"):
         return {"question": t["question"], "answer": t["answer"], "kind": "gap"}
-    q, sentence = wording(r, t["question"]), mode != "brief"
-    if r.random() < 0.15:
+    whole = t["answer"] == t["sentence"]  # nothing shorter is known
+    q, sentence = wording(r, t["question"]), mode != "brief" or whole
+    if whole and mode == "brief":
+        q += r.choice(SENTENCE)
+    elif not whole and r.random() < 0.15:
         sentence = not sentence
         q += r.choice(SENTENCE if sentence else BRIEF)
     a = t["answer"]
@@ -373,13 +376,14 @@ def asked_sample(r, lib, chars, turns, unanswerable=0.0):
 
 def people_sample(r, lib, chars, turns, unanswerable):
     """Natural passages with questions that people asked about them; in most of them some words are changed, or they would soon be known by heart."""
-    texts, asked, total = [], [], 0
+    texts, asked, none, total = [], [], [], 0
     while total < chars:
-        if r.random() < 0.55:
+        if r.random() < 0.4:
             some = r.sample(lib.sentences, r.randint(1, 6))
         else:
             some = [r.choice(lib.passages)]
         texts.append(" ".join(x["text"] for x in some))
+        none += [q for x in some for q in x.get("none", [])]
         asked += [(q, a) for x in some for q, a in r.sample(x["qa"], min(len(x["qa"]), 6))]
         total += len(texts[-1])
     joined = "\n".join(texts)
@@ -390,6 +394,8 @@ def people_sample(r, lib, chars, turns, unanswerable):
             q, a = r.choice(r.choice(lib.passages)["qa"])
             if a not in joined:
                 out.append((q, NONE))
+    # Such as the text seems to answer and does not, by people: at most as many as rules make of a page.
+    out += [(q, NONE) for q in r.sample(none, min(len(none), turns)) if r.random() < 3 * unanswerable]
     asked = [{"question": q, "answer": a, "sentence": "" if a == NONE else next((x for t in texts for x in A.sentences(t) if a in x), "")} for q, a in out]
     texts, asked = near_misses(r, texts, asked, unanswerable)
     new = S.changes(r, texts + [t["question"] for t in asked], r.choice([0.2, 0.4, 0.6]), ()) if r.random() < 0.6 else {}
@@ -425,7 +431,7 @@ def sample(r, lib, chars, turns, p):
     """One sample of about `chars` characters of documents; p is the progress of training."""
     # At first every question has an answer: who may refuse what is hard does not learn to find it.
     x, unanswerable = r.random(), 0 if p < 0.3 else UNANSWERABLE
-    if lib.passages and r.random() < 0.22:
+    if lib.passages and r.random() < 0.36:
         s = people_sample(r, lib, min(chars, 6000), turns, unanswerable)
     elif x < 0.66 or not lib.paragraphs:
         s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns, unanswerable=unanswerable,

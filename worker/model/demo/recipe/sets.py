@@ -1,6 +1,6 @@
 """Small natural question sets under free licences, brought into one form.
 
-    python3 sets.py <folder> > questions.jsonl      <folder>/{qamr,fairytaleqa,xquad,qed} are clones of the repositories below
+    python3 sets.py <folder> > questions.jsonl      <folder>/{qamr,fairytaleqa,xquad,qed,squad,squad-parts,squad-lines} are clones of the repositories below
 
 | set | what is taken | licence |
 | --- | --- | --- |
@@ -8,12 +8,17 @@
 | FairytaleQA (uci-soe/FairytaleQAData) | questions of teachers about sections of old stories, where the answer stands in the section | Apache 2.0 |
 | XQuAD's English (google-deepmind/xquad) | all paragraphs but the 70 that serve as validation | CC BY-SA 4.0 |
 | QED (google-research-datasets/QED) | qed-dev.jsonlines: questions that people asked a search engine | CC BY-SA 3.0 |
+| SQuAD 1.1 and 2.0, development sets (rajpurkar/SQuAD-explorer, branch gh-pages) | explore/{1.1,v2.0}/dev: questions of people, and such as the text seems to answer and does not; without the paragraphs of XQuAD | CC BY-SA 4.0 |
+| Parts of SQuAD 1.1's training set (EmptyCityJK/flan-response-evaluator) | data/squad/{train,valid,test}.json: 1,000 paragraphs | CC BY-SA 4.0 |
+| The same (KOU-201270/model-selection) | data/squad/train.json: 10,000 questions with the sentence that answers each | CC BY-SA 4.0 |
 
-A line is {"set", "text", "qa": [[question, answer], …]}; every answer stands literally in the text.
+A line is {"set", "text", "qa": [[question, answer], …], "none": [question, …]}; every answer stands literally in the text, which does not
+answer those in "none" (absent: there are none).
 """
 import collections
 import csv
 import glob
+import html
 import json
 import os
 import re
@@ -110,8 +115,59 @@ def qed(folder):
                 yield {"set": "qed", "text": text, "qa": [(asked(x["question_text"]), answers[0])]}
 
 
+def squad(folder):
+    with open(os.path.join(folder, "..", "xquad", "xquad.en.json"), encoding="utf-8") as f:
+        taken = {spaced(p["context"]) for a in json.load(f)["data"] for p in a["paragraphs"]}
+    answered, none = {}, collections.defaultdict(list)
+    for file in sorted(glob.glob(os.path.join(folder, "explore", "*", "dev", "*.html"))):
+        with open(file, encoding="utf-8") as f:
+            paragraphs = f.read().split('<div class="para-wrap">')[1:]
+        for p in paragraphs:
+            text = spaced(re.search(r"<pre>(.*?)</pre>", p, re.S)[1])
+            for q in p.split('<div class="qa-wrap"')[1:]:
+                question = asked(spaced(re.search(r'<strong class="question">(.*?)</strong>', q, re.S)[1]))
+                answers = [spaced(a) for a in re.findall(r'<span class="answer">(.*?)</span>', q, re.S)]
+                literals = sorted((a for a in answers if a and a in text), key=len)
+                if literals:
+                    # The median of what three people marked.
+                    answered.setdefault(text, {})[question] = literals[len(literals) // 2]
+                elif "no-answer" in q:
+                    none[text].append(question)
+    for text, qa in answered.items():
+        if text not in taken:
+            yield {"set": "squad", "text": text, "qa": list(qa.items()), "none": [q for q in dict.fromkeys(none[text]) if q not in qa]}
+
+
+def squad_parts(folder):
+    for part in ("train", "valid", "test"):
+        with open(os.path.join(folder, "data", "squad", part + ".json"), encoding="utf-8") as f:
+            for p in json.load(f):
+                text = spaced(p["context"])
+                qa = {asked(spaced(q["question"])): spaced(q["answer"]) for q in p["qas"] if spaced(q["question"])}
+                qa = [(q, a) for q, a in qa.items() if a and a in text]
+                if qa:
+                    yield {"set": "squad-parts", "text": text, "qa": qa}
+
+
+def squad_lines(folder):
+    with open(os.path.join(folder, "data", "squad", "train.json"), encoding="utf-8") as f:
+        x = json.load(f)
+    lines = collections.defaultdict(list)
+    for q, line in zip(x["questions"], x["answers"]):
+        q, line = asked(spaced(q).lstrip(".,;: ") or "?"), spaced(line)
+        if 30 <= len(line) <= 400 and len(q) > 10:
+            lines[line].append(q)
+    for line, questions in lines.items():
+        yield {"set": "squad-lines", "text": line, "qa": [(q, line) for q in dict.fromkeys(questions)]}
+
+
+def spaced(t):
+    return re.sub(r"\s+", " ", html.unescape(t)).strip()
+
+
 if __name__ == "__main__":
-    for name, read in (("qamr", qamr), ("fairytaleqa", fairytales), ("xquad", xquad), ("qed", qed)):
+    for name, read in (("qamr", qamr), ("fairytaleqa", fairytales), ("xquad", xquad), ("qed", qed), ("squad", squad), ("squad-parts", squad_parts),
+                       ("squad-lines", squad_lines)):
         n = 0
         for line in read(os.path.join(sys.argv[1], name)):
             assert all(a in line["text"] for _, a in line["qa"]), line
