@@ -76,7 +76,7 @@ const wrongStops = [
 ];
 
 const linesOf = (file: string): string[] => readText(file).trimEnd().split("\n");
-const mostProductLines = 110_400;
+const mostProductLines = 113_000;
 
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
