@@ -45,7 +45,7 @@ interface FileRow {
 export function backupFolder(dataDir: string, target: string): BackupReport {
   if (existsSync(target)) throw new BackupError(`${target} exists already`);
   const source = join(dataDir, databaseName);
-  if (!existsSync(source)) throw new BackupError(`${dataDir} has no database`);
+  if (!existsSync(source)) throw new BackupError(`${dataDir} has no database; is it the data folder of a server?`);
   const aside = `${target}.${process.pid}.tmp`;
   try {
     const live = new Database(source, { readonly: true, strict: true });

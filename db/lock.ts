@@ -29,10 +29,14 @@ export function lockFolder(dataDir: string, onTightened: () => void = () => unde
     client?.close();
     const code = sqliteCode(error);
     if (code?.startsWith("SQLITE_BUSY")) {
-      throw new DbError("busy", "lockFolder", `another server has the data folder ${dataDir}; set SPANGATE_DATA`);
+      throw new DbError("busy", "data folder", `another server has ${dataDir}; name another folder with SPANGATE_DATA`);
     }
     const reason = code ?? (error as { code?: unknown }).code ?? "unknown failure";
-    throw new DbError("open", "lockFolder", `cannot lock the data folder ${dataDir} (${reason}); set SPANGATE_DATA`);
+    throw new DbError(
+      "open",
+      "data folder",
+      `${dataDir} cannot be locked (${reason}); name another with SPANGATE_DATA`,
+    );
   }
   const held = client;
   return () => held.close();
@@ -43,7 +47,7 @@ function makeFolder(dataDir: string): void {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 });
   } catch (error) {
     const reason = (error as { code?: unknown }).code ?? "unknown failure";
-    throw new DbError("open", "lockFolder", `cannot make the data folder ${dataDir} (${reason}); set SPANGATE_DATA`);
+    throw new DbError("open", "data folder", `${dataDir} cannot be made (${reason}); name another with SPANGATE_DATA`);
   }
 }
 
@@ -71,7 +75,7 @@ function tighten(dataDir: string): boolean {
     const { mode } = statSync(path);
     const wish = "give this server's user a folder of its own, with mode 0700";
     const refuse = (reason: string): never => {
-      throw new DbError("open", "lockFolder", `${path} is open to others (${reason}): ${wish}`);
+      throw new DbError("open", "data folder", `${path} is open to others (${reason}): ${wish}`);
     };
     // In a folder such as /tmp nobody knows who made what lies in it.
     if ((mode & othersWriteBit) !== 0) refuse("everybody may write to it");

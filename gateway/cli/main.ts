@@ -3,12 +3,13 @@
 import { version } from "../../package.json";
 import { askCommand } from "./commands/ask.ts";
 import { backupCommand, restoreCommand } from "./commands/backup.ts";
+import { doctorCommand } from "./commands/doctor.ts";
 import { ingestCommand, prepareCommand } from "./commands/ingest.ts";
 import { pullCommand } from "./commands/pull.ts";
 import { explainCommand, queryCommand } from "./commands/query.ts";
 import { benchCommand, serveCommand } from "./commands/serve.ts";
 import { sourceCommand } from "./commands/source.ts";
-import { doctorCommand, statusCommand } from "./commands/status.ts";
+import { statusCommand } from "./commands/status.ts";
 import { syncCommand } from "./commands/sync.ts";
 import { keyCommand, tenantCommand, usageCommand } from "./commands/tenant.ts";
 import { runCommandLine } from "./support/program.ts";

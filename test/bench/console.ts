@@ -97,6 +97,6 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const consoleBench: Bench = {
   name: "console",
   summary: "The console in Chromium: what a first visit loads, until one can type, scrolling 100,000 rows.",
-  options: { rounds: `visits, ${defaultRounds} unless given` },
+  options: { rounds: `N  visits, ${defaultRounds} unless given` },
   run,
 };

@@ -259,6 +259,6 @@ async function runBench({ option, say }: BenchContext): Promise<BenchReport> {
 export const kernelsBench: Bench = {
   name: "kernels",
   summary: "CPU attention and product kernels against the machine's peak rates",
-  options: { threads: "threads that compute (2)" },
+  options: { threads: "N  threads that compute (2)" },
   run: runBench,
 };

@@ -33,6 +33,6 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const killGatewayBench: Bench = {
   name: "kill-gateway",
   summary: "kill -9 of the gateway in ingestion: nothing acknowledged is lost, the database and its backups are whole",
-  options: { times: `kills (default ${defaultTimes})` },
+  options: { times: `N  kills (default ${defaultTimes})` },
   run,
 };

@@ -54,8 +54,8 @@ export const killWorkerBench: Bench = {
   name: "kill-worker",
   summary: "kill -9 of a worker under load: every request ends whole or with worker_lost, none hangs",
   options: {
-    times: `kills (default ${defaultTimes})`,
-    workers: "workers of the server (default 1)",
+    times: `N  kills (default ${defaultTimes})`,
+    workers: "N  workers of the server (1)",
   },
   run,
 };

@@ -45,6 +45,6 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const lightTenantBench: Bench = {
   name: "light-tenant",
   summary: "TTFT and hit rate of a tenant at one request a second beside one that keeps up to 250 requests open",
-  options: { requests: `requests in each part, one a second (default ${defaultRequests})` },
+  options: { requests: `N  requests in each part, one a second (default ${defaultRequests})` },
   run,
 };

@@ -116,8 +116,12 @@ async function main(args: readonly string[]): Promise<number> {
   }
   const bench = benches.find(({ name }) => name === positionals[0]);
   if (bench === undefined || positionals.length > 1) {
+    const [given, extra] = positionals;
+    const wrong = [given, extra].find((name) => name !== undefined && name !== bench?.name);
+    if (wrong !== undefined) console.error(`There is no benchmark "${wrong}".`);
+    const names = benches.map(({ name }) => name).join(", ");
     console.error(
-      `Usage: bun run bench NAME [--plot FILE.svg [--results FILE.json]], where NAME is one of\n${listText()}`,
+      `Usage: bun run bench NAME [--plot FILE.svg [--results FILE.json]]\nNAME is one of ${names}.\n"bun run bench --list" tells what each measures.`,
     );
     return 2;
   }

@@ -95,6 +95,6 @@ async function runBench({ say }: BenchContext): Promise<BenchReport> {
 
 export const packBench: Bench = {
   name: "pack",
-  summary: "attention plans: what they load, by estimate, and what planning costs",
+  summary: "Attention plans: what they load, by estimate, and what planning costs",
   run: runBench,
 };

@@ -41,6 +41,6 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 export const reuseDecayBench: Bench = {
   name: "reuse-decay",
   summary: "Share of prompts that is found over thousands of novel combinations of fragments, in a tight pool",
-  options: { queries: `queries (default ${defaultQueries})` },
+  options: { queries: `N  queries (default ${defaultQueries})` },
   run,
 };

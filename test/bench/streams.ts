@@ -60,8 +60,8 @@ export const streamsBench: Bench = {
   name: "streams",
   summary: "Thousands of streams at the same time: errors, the gateway's memory and descriptors",
   options: {
-    streams: `streams at the same time (default ${defaultStreams})`,
-    rounds: `times over (default ${defaultRounds})`,
+    streams: `N  streams at the same time (default ${defaultStreams})`,
+    rounds: `N  times over (default ${defaultRounds})`,
   },
   run,
 };

@@ -112,6 +112,6 @@ async function run({ say }: BenchContext): Promise<BenchReport> {
 
 export const structuredBench: Bench = {
   name: "structured",
-  summary: "answers of a JSON schema: time to compile, to the first token, and per token, beside answers without one",
+  summary: "Answers of a JSON schema: time to compile, to the first token, and per token, beside answers without one",
   run,
 };

@@ -124,7 +124,7 @@ export const timingBench: Bench = {
   name: "timing",
   summary: "What the time of an answer tells of texts that another tenant had computed",
   options: {
-    samples: `texts an arm (default ${defaultSamples})`,
+    samples: `N  texts an arm (default ${defaultSamples})`,
     tier: "host | disk  where the victim's KV is, and not in the pool; texts are then fragments of vector stores",
   },
   run,

@@ -90,10 +90,10 @@ export const tracesBench: Bench = {
   name: "traces",
   summary: "What traces of the last requests cost: streams with them and without, in turn",
   options: {
-    streams: `of a server at the same time (default ${defaultStreams})`,
-    rounds: `of these (default ${defaultRounds})`,
-    turns: `of batches with traces and without (default ${defaultTurns})`,
-    tokens: `of each answer (default ${defaultTokens})`,
+    streams: `N  streams of a server at the same time (default ${defaultStreams})`,
+    rounds: `N  times over (default ${defaultRounds})`,
+    turns: `N  turns of batches with traces and without (default ${defaultTurns})`,
+    tokens: `N  tokens of each answer (default ${defaultTokens})`,
   },
   run,
 };

@@ -288,10 +288,10 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
 
 export const zipfBench: Bench = {
   name: "zipf",
-  summary: "hit ratio and TTFT at KV budgets over documents at random places, by Zipf's law and as published",
+  summary: "Hit ratio and TTFT at KV budgets over documents at random places, by Zipf's law and as published",
   options: {
-    "zipf-requests": "requests of each trace that hit ratios are of (default 1500)",
-    "zipf-timed": "requests of the trace on the demo model (default 80)",
+    "zipf-requests": "N  requests of each trace that hit ratios are of (1500)",
+    "zipf-timed": "N  requests of the trace on the demo model (80)",
   },
   run,
 };

@@ -75,7 +75,7 @@ describe("backup and restore", () => {
     expect(() => backupFolder(world.dir, target())).toThrow("exists already");
     expect(() => restoreFolder(target(), world.dir)).toThrow(BackupError);
     const unlock = lockFolder(join(dir));
-    expect(() => restoreFolder(target(), dir)).toThrow("another server has the data folder");
+    expect(() => restoreFolder(target(), dir)).toThrow("data folder: another server has");
     unlock();
     const refused = (why: RegExp) => {
       expect(() => restoreFolder(target(), restored())).toThrow(why);

@@ -48,7 +48,8 @@ test("serve --dev, then ask; again after a restart", async () => {
   expect(without.errors).toContain('or start the server with "spangate serve --dev"');
   expect(await spangate(["status"])).toMatchObject({
     code: 1,
-    output: 'http://127.0.0.1:8080: no server answers; start one with "spangate serve --dev"',
+    output:
+      'http://127.0.0.1:8080: no server answers; start one with "spangate serve --dev", or name another with --url',
   });
 
   const first = await serveDev();
@@ -97,11 +98,18 @@ test("serve --dev, then ask; again after a restart", async () => {
   // onnxruntime, unless told otherwise, keeps an identifier of the machine here, and sends it to its maker.
   expect(existsSync(join(root, ".cache", "Microsoft"))).toBe(false);
   const nobody = await spangate(["doctor"], { SPANGATE_DATA: join(root, "elsewhere") });
-  expect(nobody.output).toMatch(/^wrong API key: there is none — set SPANGATE_API_KEY to a key of/m);
+  expect(nobody.output).toMatch(/^none {2}server: none answers at .* — start one with "spangate serve --dev"/m);
+  expect(nobody.output).toMatch(/^\? {5}API key: not looked at without server$/m);
+  expect(nobody).toMatchObject({ code: 0, output: expect.not.stringContaining("wrong") });
   const sick = await spangate(["doctor"], { SPANGATE_MODEL: "Qwen/Qwen3-8B" });
   expect(sick.code).toBe(1);
   expect(sick.output).toMatch(/^wrong model: SPANGATE_MODEL is "Qwen\/Qwen3-8B".* — name a folder/m);
-  expect(sick.output).toMatch(/^wrong server: none answers at .* — start one with "spangate serve --dev"$/m);
+  expect(sick.output).toMatch(/^\? {5}memory: not looked at without model$/m);
+  const misled = await spangate(["doctor"], { SPANGATE_KV_BYTES: "8XB", SPANGATE_URL: "http://127.0.0.1:9" });
+  expect(misled.code).toBe(1);
+  expect(misled.output).toMatch(/^wrong settings: SPANGATE_KV_BYTES must be a size in bytes/m);
+  expect(misled.output).toMatch(/^\? {5}kernels: not looked at without settings$/m);
+  expect(misled.output).toMatch(/^wrong server: none answers at http:\/\/127\.0\.0\.1:9 — start one/m);
 
   const second = await serveDev();
   expect(JSON.parse(readFileSync(file, "utf8"))).toEqual({ ...access, url: second.url });

@@ -135,7 +135,7 @@ describe("things that go wrong", () => {
   test("a data folder that another server has is refused, and free again when that has stopped", async () => {
     const dir = mkdtempSync(join(tmpdir(), "spangate-lock-"));
     const first = await start({ SPANGATE_DATA: dir });
-    await expect(start({ SPANGATE_DATA: dir })).rejects.toThrow(/another server has the data folder/);
+    await expect(start({ SPANGATE_DATA: dir })).rejects.toThrow(/data folder: another server has/);
     await first.stop();
     await (await start({ SPANGATE_DATA: dir })).stop();
     rmSync(dir, { recursive: true, force: true });
@@ -174,7 +174,7 @@ describe("things that go wrong", () => {
     for (const folder of [file, join(file, "below")]) {
       const failed = start({ SPANGATE_DATA: folder });
       await expect(failed).rejects.toThrow(
-        new RegExp(`cannot make the data folder ${folder} \\(\\w+\\); set SPANGATE_DATA`),
+        new RegExp(`data folder: ${folder} cannot be made \\(\\w+\\); name another with SPANGATE_DATA`),
       );
     }
     rmSync(dirname(file), { recursive: true, force: true });

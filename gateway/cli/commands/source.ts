@@ -31,14 +31,15 @@ export const sourceCommand: Command = {
   async run(input) {
     const [action, argument, extra] = input.positionals;
     if (extra !== undefined) throw new UsageError(`unexpected argument "${extra}"`);
-    const client = connect(input);
     if (action === "list" && argument === undefined) {
+      const client = connect(input);
       printList(await listAll<Source>(client, storePath(input)));
       return 0;
     }
     if (argument === undefined || (action !== "add" && action !== "run" && action !== "remove")) {
       throw new UsageError("say one of: add URL --store ID, list --store ID, run ID, remove ID");
     }
+    const client = connect(input);
     const path = `/admin/v1/sources/${encodeURIComponent(argument)}`;
     if (action === "remove") {
       await client.json("DELETE", path);

@@ -51,7 +51,7 @@ export const syncCommand: Command = {
     const isDry = input.isSet("dry-run");
     if (isDry && existing === undefined) throw new UsageError("--dry-run needs --store");
     const client = connect(input);
-    const stored = existing === undefined ? [] : await listAll<VectorStoreFile>(client, filesPathOf(existing));
+    const stored = await filesOf(client, existing);
     const folder = mkdtempSync(join(tmpdir(), "spangate-sync-"));
     try {
       const { local, failed, partial } = await gatherAll(input, client, sources, stored, folder);
@@ -79,6 +79,13 @@ export const syncCommand: Command = {
     }
   },
 };
+
+/** Asks the server in any case: that it answers, and knows the key, is better known before anything is read. */
+async function filesOf(client: HttpClient, storeId: string | undefined): Promise<readonly VectorStoreFile[]> {
+  if (storeId !== undefined) return await listAll<VectorStoreFile>(client, filesPathOf(storeId));
+  await client.json("GET", "/v1/vector_stores?limit=1");
+  return [];
+}
 
 /** Folders and URLs by their labels. @throws UsageError, CommandError */
 function sourcesOf(input: CommandInput): ReadonlyMap<string, string> {

@@ -24,18 +24,19 @@ export const tenantCommand: Command = {
   async run(input) {
     const [action, argument, extra] = input.positionals;
     if (extra !== undefined) throw new UsageError(`unexpected argument "${extra}"`);
-    const client = connect(input, "platform");
+    // Made by what needs it: wrong usage is told without a key.
+    const client = () => connect(input, "platform");
     if (action === "create" && argument) {
-      const tenant = await client.json<Tenant>("POST", "/admin/v1/tenants", { name: argument });
+      const tenant = await client().json<Tenant>("POST", "/admin/v1/tenants", { name: argument });
       console.log(tenant.id);
     } else if (action === "list" && argument === undefined) {
-      for (const tenant of await listAll<Tenant>(client, "/admin/v1/tenants"))
+      for (const tenant of await listAll<Tenant>(client(), "/admin/v1/tenants"))
         console.log(`${tenant.id}  ${tenant.name}`);
     } else if (action === "delete" && argument) {
-      await client.json("DELETE", `/admin/v1/tenants/${encodeURIComponent(argument)}`);
+      await client().json("DELETE", `/admin/v1/tenants/${encodeURIComponent(argument)}`);
       console.log(`deleted ${argument}`);
     } else if (action === "budget" && argument) {
-      await setBudget(input, client, `/admin/v1/tenants/${encodeURIComponent(argument)}/limits`);
+      await setBudget(input, client(), `/admin/v1/tenants/${encodeURIComponent(argument)}/limits`);
     } else throw new UsageError("say one of: create NAME, list, delete ID, budget ID");
     return 0;
   },
@@ -115,9 +116,9 @@ export const keyCommand: Command = {
   async run(input) {
     const [action, argument] = input.positionals;
     if (action === "reset-admin" && argument === undefined) return await resetAdmin(input);
-    const client = connect(input, "platform");
+    const client = () => connect(input, "platform");
     if (action === "revoke" && argument) {
-      await client.json("DELETE", `/admin/v1/keys/${encodeURIComponent(argument)}`);
+      await client().json("DELETE", `/admin/v1/keys/${encodeURIComponent(argument)}`);
       console.log(`revoked ${argument}`);
       return 0;
     }
@@ -126,7 +127,7 @@ export const keyCommand: Command = {
     }
     const path = `/admin/v1/tenants/${encodeURIComponent(requiredText(input, "tenant"))}/keys`;
     if (action === "list") {
-      for (const key of await listAll<ApiKey>(client, path)) {
+      for (const key of await listAll<ApiKey>(client(), path)) {
         console.log([key.id, key.name, key.scopes.join(","), ...validityOf(key)].join("  "));
       }
       return 0;
@@ -135,7 +136,7 @@ export const keyCommand: Command = {
     const name = input.text("name");
     const expires = secondsOf(input.text("expires"));
     const fields = { ...(name ? { name } : {}), ...(expires === undefined ? {} : { expires_in_seconds: expires }) };
-    const made = await client.json<MintedKey>("POST", path, { scopes, ...fields });
+    const made = await client().json<MintedKey>("POST", path, { scopes, ...fields });
     console.log(made.key);
     if (made.expires_at !== null) console.error(`It expires at ${timeOf(made.expires_at)}.`);
     return 0;

@@ -9,28 +9,43 @@ export class HttpError extends CommandError {
   readonly status: number;
   readonly code: string;
 
-  constructor(status: number, { code, type, message }: ErrorBody) {
+  /** @param keyFrom where the key is from that the server does not know, and how another is given */
+  constructor(status: number, { code, type, message }: ErrorBody, keyFrom?: string) {
     const known = code ?? type ?? STATUS_CODES[status] ?? "error";
-    super(`the server answered ${status} (${known}): ${message}`);
+    const whose = status === 401 && keyFrom !== undefined ? ` (the key is ${keyFrom})` : "";
+    super(`the server answered ${status} (${known}): ${message}${whose}`);
     this.status = status;
     this.code = known;
   }
 }
 
-export const commandErrors: CallErrors = {
-  refused: (status, body) => new HttpError(status, body),
+/** Whom a command speaks to, with which key, and where that key is from. */
+export interface ServerAccess extends HttpClientOptions {
+  readonly keyFrom?: string;
+}
+
+export const commandErrors = ({ keyFrom }: ServerAccess): CallErrors => ({
+  refused: (status, body) => new HttpError(status, body, keyFrom),
   unreachable: (origin, cause) =>
-    new CommandError(`no server answers at ${origin}; start one with "spangate serve"`, { cause }),
-};
+    new CommandError(`no server answers at ${origin}; ${remedyWithoutServer(origin)}`, { cause }),
+});
+
+const ownHosts: ReadonlySet<string> = new Set(["127.0.0.1", "localhost", "[::1]"]);
+
+/** What to do when no server answers: one of this machine can be started, another's URL may be mistyped. */
+export function remedyWithoutServer(url: string): string {
+  if (ownHosts.has(new URL(url).hostname)) return 'start one with "spangate serve --dev", or name another with --url';
+  return "is --url (or SPANGATE_URL) right?";
+}
 
 export class HttpClient extends Client {
-  /** @throws CommandError when the URL is none */
-  constructor(options: HttpClientOptions) {
-    super(checked(options), commandErrors);
+  /** @throws CommandError when the URL is none of a server */
+  constructor(access: ServerAccess) {
+    super({ ...access, url: checkedUrl(access.url) }, commandErrors(access));
   }
 }
 
-export function checked(options: HttpClientOptions): HttpClientOptions {
-  if (!URL.canParse(options.url)) throw new CommandError(`"${options.url}" is no URL`);
-  return options;
+export function checkedUrl(url: string): string {
+  if (/^https?:$/.test(URL.parse(url)?.protocol ?? "")) return url;
+  throw new CommandError(`"${url}" is no URL of a server, such as http://127.0.0.1:8080`);
 }

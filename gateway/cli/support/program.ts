@@ -14,6 +14,8 @@ export async function runCommandLine(
   const program = new Program("spangate")
     .version(version, "-V, --version", "Show the version.")
     .helpOption("-h, --help", "Show this help.")
+    .helpCommand("help", "Show the help of a command.")
+    .showHelpAfterError('Try "spangate --help".')
     .configureHelp({ subcommandTerm: (command) => command.name() })
     .configureOutput({ outputError: (text, write) => write(text.replace(/^error: /, "spangate: ")) })
     .addHelpText("after", footer)
@@ -56,6 +58,7 @@ function addCommand(program: Program, command: Command, run: (input: CommandInpu
     .argument("[arguments...]")
     .configureHelp({ visibleArguments: () => [] })
     .helpOption("-h, --help", "Show this help.")
+    .showHelpAfterError(`Try "spangate ${command.name} --help".`)
     .action(async (positionals: string[]) => await run(inputOf(part, positionals)));
   for (const [name, flag] of Object.entries(command.flags)) part.addOption(optionOf(name, flag));
 }

@@ -3,7 +3,7 @@ import { SpanQueryClient } from "../../client/span-query-client.ts";
 import { QueryError } from "../../query/errors.ts";
 import { parseQueryText } from "../../query/parse.ts";
 import { canonicalText } from "../../query/print.ts";
-import { checked, commandErrors } from "./client.ts";
+import { checkedUrl, commandErrors } from "./client.ts";
 import { CommandError, type CommandInput, type Flag, UsageError } from "./command.ts";
 import { onlyPositional, serverOf } from "./connect.ts";
 
@@ -43,4 +43,7 @@ async function textOf(path: string, name: string): Promise<string> {
 export const withServer = <Result>(
   input: CommandInput,
   work: (client: SpanQueryClient) => Promise<Result>,
-): Promise<Result> => work(new SpanQueryClient(checked(serverOf(input)), commandErrors));
+): Promise<Result> => {
+  const access = serverOf(input);
+  return work(new SpanQueryClient({ ...access, url: checkedUrl(access.url) }, commandErrors(access)));
+};

@@ -96,10 +96,10 @@ describe("flags", () => {
 test("typing errors get a suggestion", async () => {
   expect(await run("fecth")).toMatchObject({
     code: 2,
-    errors: "spangate: unknown command 'fecth'\n(Did you mean fetch?)\n",
+    errors: "spangate: unknown command 'fecth'\n(Did you mean fetch?)\nTry \"spangate --help\".\n",
   });
   expect((await run("fetch", "--cuont", "3")).errors).toBe(
-    "spangate: unknown option '--cuont'\n(Did you mean --count?)\n",
+    "spangate: unknown option '--cuont'\n(Did you mean --count?)\nTry \"spangate fetch --help\".\n",
   );
 });
 
