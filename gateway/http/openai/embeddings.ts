@@ -110,7 +110,10 @@ interface VectorsAnswer {
 }
 
 /** A long list is written piece by piece, as its client reads it. */
-function vectorsResponse(context: Context<AppEnv>, { vectors, encode, model, tokens }: VectorsAnswer): Response {
+async function vectorsResponse(
+  context: Context<AppEnv>,
+  { vectors, encode, model, tokens }: VectorsAnswer,
+): Promise<Response> {
   const itemsOf = (from: number, end: number) =>
     vectors
       .slice(from, end)

@@ -39,7 +39,7 @@ export function sseResponse(
   context: Context<AppEnv>,
   produce: (stream: SseStream) => Promise<void>,
   options: SseOptions = {},
-): Response {
+): Promise<Response> {
   const framing = { contentType: "text/event-stream; charset=utf-8", ...(options.framing ?? openaiFraming) };
   return textStreamResponse(context, framing, (stream) => produce(new EventWriter(stream)), options);
 }

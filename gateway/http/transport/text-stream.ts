@@ -31,13 +31,17 @@ export interface TextStreamOptions {
   readonly stallMs?: number;
 }
 
-/** Answers with what `produce` writes; the stream closes when it returns. When it throws, the error is the last that is sent. */
-export function textStreamResponse(
+/**
+ * Answers with what `produce` writes; the stream closes when it returns. When it throws, the error is the last that is
+ * sent. An answer that is all written in this turn of the event loop leaves whole, in one system call: as a stream Bun
+ * would send its head and its parts one by one, and each may wake the reader.
+ */
+export async function textStreamResponse(
   context: Context<AppEnv>,
   framing: Framing,
   produce: (stream: TextStream) => Promise<void>,
   options: TextStreamOptions = {},
-): Response {
+): Promise<Response> {
   const letIdle = context.env?.holdStream?.();
   context.header("content-type", framing.contentType);
   context.header("cache-control", "no-cache, no-transform");
@@ -52,10 +56,12 @@ export function textStreamResponse(
     release?.();
     letIdle?.();
   };
-  const body = new StreamWriter(framing, options).start((stream) => produce(stream).finally(ended));
-  // HEAD is answered with the headers of a GET: the stream is dropped unread, and nothing would ever end it.
-  if (context.req.method !== "HEAD") return context.body(body);
-  void body.cancel();
+  const writer = new StreamWriter(framing, options);
+  const done = writer.run((stream) => produce(stream).finally(ended));
+  await Promise.race([done, new Promise((resolve) => setImmediate(resolve))]);
+  // HEAD is answered with the headers of a GET: what is written is dropped unread, and nothing would ever end it.
+  if (context.req.method !== "HEAD") return context.body(writer.body());
+  writer.end();
   return context.body(null);
 }
 
@@ -65,7 +71,11 @@ class StreamWriter implements TextStream {
   readonly #framing: Framing;
   readonly #options: TextStreamOptions;
   readonly #gone = new AbortController();
+  /** What was written before there is a stream, and its size. */
+  #early = "";
+  #earlyBytes = 0;
   #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
+  #pings: ReturnType<typeof setInterval> | undefined;
   #room: PromiseWithResolvers<void> | undefined;
   #lastWriteMs = 0;
   #closed = false;
@@ -83,33 +93,8 @@ class StreamWriter implements TextStream {
     return this.#gone.signal;
   }
 
-  start(produce: (stream: TextStream) => Promise<void>): ReadableStream<Uint8Array> {
-    return new ReadableStream<Uint8Array>(
-      {
-        start: (controller) => {
-          this.#controller = controller;
-          void this.#run(produce);
-        },
-        pull: () => this.#makeRoom(),
-        cancel: () => this.#end(),
-      },
-      { highWaterMark: limits.streamBufferBytes, size: (chunk) => chunk?.byteLength ?? 0 },
-    );
-  }
-
-  async write(text: string): Promise<void> {
-    this.#write(text);
-    if (this.#closed || (this.#controller?.desiredSize ?? 0) > 0) return;
-    await this.#waitForRoom();
-  }
-
-  async #run(produce: (stream: TextStream) => Promise<void>): Promise<void> {
-    const pingMs = this.#options.pingMs ?? limits.streamPingMs;
-    const timer = setInterval(() => {
-      const silent = performance.now() - this.#lastWriteMs >= pingMs / 2;
-      // A reader that is behind has unread text waiting, so it needs no ping.
-      if (silent && (this.#controller?.desiredSize ?? 0) > 0) this.#write(this.#framing.ping);
-    }, pingMs / 2);
+  /** Resolves when `produce` has ended. Never rejects. */
+  async run(produce: (stream: TextStream) => Promise<void>): Promise<void> {
     try {
       await produce(this);
     } catch (thrown) {
@@ -117,7 +102,7 @@ class StreamWriter implements TextStream {
       this.#write(this.#framing.error(error));
       if (!this.#gone.signal.aborted) this.#options.onError?.(error);
     } finally {
-      clearInterval(timer);
+      clearInterval(this.#pings);
       if (!this.#closed) {
         this.#closed = true;
         this.#controller?.close();
@@ -125,26 +110,27 @@ class StreamWriter implements TextStream {
     }
   }
 
-  #write(text: string): void {
-    if (this.#closed) return;
-    this.#lastWriteMs = performance.now();
-    this.#controller?.enqueue(utf8.encode(text));
+  /** What was written, if that is all; else a stream of it and of what follows. To be called once. */
+  body(): string | ReadableStream<Uint8Array> {
+    if (this.#closed) return this.#early;
+    return new ReadableStream<Uint8Array>(
+      {
+        start: (controller) => this.#open(controller),
+        pull: () => this.#makeRoom(),
+        cancel: () => this.end(),
+      },
+      { highWaterMark: limits.streamBufferBytes, size: (chunk) => chunk?.byteLength ?? 0 },
+    );
   }
 
-  async #waitForRoom(): Promise<void> {
-    this.#room ??= Promise.withResolvers<void>();
-    const timer = setTimeout(() => this.#end(), this.#options.stallMs ?? limits.streamStallMs);
-    await this.#room.promise;
-    clearTimeout(timer);
-  }
-
-  #makeRoom(): void {
-    this.#room?.resolve();
-    this.#room = undefined;
+  async write(text: string): Promise<void> {
+    this.#write(text);
+    if (this.#closed || this.#freeBytes > 0) return;
+    await this.#waitForRoom();
   }
 
   /** The client has gone, or does not read. */
-  #end(): void {
+  end(): void {
     if (!this.#closed) {
       this.#closed = true;
       try {
@@ -155,5 +141,45 @@ class StreamWriter implements TextStream {
     }
     this.#gone.abort();
     this.#makeRoom();
+  }
+
+  #open(controller: ReadableStreamDefaultController<Uint8Array>): void {
+    this.#controller = controller;
+    if (this.#early !== "") controller.enqueue(utf8.encode(this.#early));
+    this.#early = "";
+    const pingMs = this.#options.pingMs ?? limits.streamPingMs;
+    this.#pings = setInterval(() => {
+      const silent = performance.now() - this.#lastWriteMs >= pingMs / 2;
+      // A reader that is behind has unread text waiting, so it needs no ping.
+      if (silent && this.#freeBytes > 0) this.#write(this.#framing.ping);
+    }, pingMs / 2);
+  }
+
+  /** What the buffer still takes. */
+  get #freeBytes(): number {
+    return this.#controller?.desiredSize ?? limits.streamBufferBytes - this.#earlyBytes;
+  }
+
+  #write(text: string): void {
+    if (this.#closed) return;
+    this.#lastWriteMs = performance.now();
+    if (this.#controller !== undefined) {
+      this.#controller.enqueue(utf8.encode(text));
+      return;
+    }
+    this.#early += text;
+    this.#earlyBytes += Buffer.byteLength(text);
+  }
+
+  async #waitForRoom(): Promise<void> {
+    this.#room ??= Promise.withResolvers<void>();
+    const timer = setTimeout(() => this.end(), this.#options.stallMs ?? limits.streamStallMs);
+    await this.#room.promise;
+    clearTimeout(timer);
+  }
+
+  #makeRoom(): void {
+    this.#room?.resolve();
+    this.#room = undefined;
   }
 }

@@ -60,6 +60,29 @@ describe("server-sent events", () => {
     expect(await response.text()).toMatch(/^(: ping\n\n)+$/);
   });
 
+  test("what is all written when the answer is due leaves in one piece", async () => {
+    const response = await stream(async (it) => {
+      for (let event = 0; event < 20; event++) await it.event({ data: `${event} ä` });
+    });
+    const first = await response.body?.getReader().read();
+    expect(new TextDecoder().decode(first?.value)).toMatch(/^data: 0 ä\n\n(data: \d+ ä\n\n){18}data: 19 ä\n\n$/);
+  });
+
+  test("events of later turns follow the first ones, which do not wait for them", async () => {
+    const goOn = Promise.withResolvers<void>();
+    const response = await stream(async (it) => {
+      await it.event({ data: "1" });
+      await it.event({ data: "2" });
+      await goOn.promise;
+      await it.event({ data: "3" });
+    });
+    const reader = response.body?.getReader();
+    expect(new TextDecoder().decode((await reader?.read())?.value)).toBe("data: 1\n\ndata: 2\n\n");
+    goOn.resolve();
+    expect(new TextDecoder().decode((await reader?.read())?.value)).toBe("data: 3\n\n");
+    expect((await reader?.read())?.done).toBe(true);
+  });
+
   test("a slow reader holds the producer up, within the buffer's size", async () => {
     const event = { data: "x".repeat(1_024) };
     let written = 0;
