@@ -77,9 +77,10 @@ export function closingWords(demo: {
       ({ corpus, apiKey, storeId }) => `  ${corpus.tenant.padEnd(16)}  ${apiKey}  (vector store ${storeId})`,
     ),
     `\nLook at it in a browser: ${demo.url} (sign in with one of these keys).`,
-    "\nAsk it yourself:",
-    `  curl -s ${demo.url}/v1/chat/completions -H 'Authorization: Bearer ${tenant?.apiKey}' \\\n    -H 'Content-Type: application/json' -d '${shellQuoted}'`,
-    "\nAnd from a page of your own (text, PDF, Word, …), in another terminal, in this folder:",
-    `  npx -y bun@1.4.5 run spangate ask --url ${demo.url} --api-key ${tenant?.apiKey} -d FILE "What does it say about …?"`,
+    "\nAsk it yourself, in another terminal:",
+    `  export SPANGATE_URL=${demo.url} SPANGATE_API_KEY=${tenant?.apiKey}`,
+    `  curl -s $SPANGATE_URL/v1/chat/completions -H "Authorization: Bearer $SPANGATE_API_KEY" \\\n    -H 'Content-Type: application/json' -d '${shellQuoted}'`,
+    "\nAnd from a page of your own (text, PDF, Word, …), in this folder:",
+    '  npx -y bun@1.4.5 run spangate ask -d FILE "What does it say about …?"',
   ].join("\n");
 }
