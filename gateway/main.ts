@@ -1,5 +1,6 @@
 /** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
 
+import { commandLine } from "../places/places.ts";
 import { placeOf } from "./base/log.ts";
 import { withCachedModel } from "./compose/hub-models.ts";
 import { checkStart } from "./compose/preflight.ts";
@@ -34,11 +35,12 @@ function stopOnSignals(server: RunningServer): void {
 }
 
 function onReady({ generatedAdminKey: key, consoleLink }: FirstKeys, isDev: boolean): void {
-  if (isDev) process.stdout.write('ready; from this folder: spangate ask "…" (the key is in the data folder)\n');
+  if (isDev)
+    process.stdout.write(`ready; from this folder: ${commandLine} ask -d FILE "…" (the key is in the data folder)\n`);
   if (consoleLink !== undefined) process.stdout.write(`in a browser, once: ${consoleLink}\n`);
   if (key === undefined) return;
   process.stdout.write(
-    `platform admin key, shown this once: ${key}\nIt makes tenants and their keys ("spangate tenant create NAME", "spangate key create --tenant ID"); those ask questions.\n`,
+    `platform admin key, shown this once: ${key}\nIt makes tenants and their keys ("${commandLine} tenant create NAME", "${commandLine} key create --tenant ID"); those ask questions.\n`,
   );
 }
 

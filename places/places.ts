@@ -11,6 +11,9 @@ import { dirname, isAbsolute, join } from "node:path";
 export const root = join(import.meta.dir, "..");
 const isPackage = import.meta.path.endsWith(".js");
 
+/** How the command line is called here, as messages say it. */
+export const commandLine = isPackage ? "spangate" : "bun run spangate";
+
 /** Every program that is started as a process or a thread of its own. */
 export const programs = {
   cli: "gateway/cli/main.ts",

@@ -69,7 +69,7 @@ describe.each(calls)("with the key of a %s: spangate %s %s", (role, ...args) => 
 
   test("without a server", async () => {
     const { output, errors, code } = await spangate([...args, "--url", nobody], { [variable]: "sk-x" });
-    const remedy = 'start one with "spangate serve --dev", or name another with --url';
+    const remedy = 'start one with "bun run spangate serve --dev", or name another with --url';
     expect({ output, errors, code }).toEqual({
       output: "",
       errors: `spangate ${args[0]}: no server answers at ${nobody}; ${remedy}\n`,

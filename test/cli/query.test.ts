@@ -107,7 +107,7 @@ test("the server's refusal is one sentence; so is its absence", async () => {
   expect(refused.stderr).toBe("spangate query: the server answered 404 (model_not_found): $.g.model: no such model.\n");
   const absent = await run(["query", "-", "--url", "http://127.0.0.1:9"], JSON.stringify(query));
   expect(absent.stderr).toBe(
-    'spangate query: no server answers at http://127.0.0.1:9; start one with "spangate serve --dev", or name another with --url\n',
+    'spangate query: no server answers at http://127.0.0.1:9; start one with "bun run spangate serve --dev", or name another with --url\n',
   );
 });
 

@@ -45,11 +45,11 @@ test("serve --dev, then ask; again after a restart", async () => {
   writeFileSync(join(root, "staff.md"), "- Jon Vale lives in Fairhaven.\n- The extension of Jon Vale is 3057.");
   const without = await spangate(ask);
   expect(without.code).toBe(2);
-  expect(without.errors).toContain('or start the server with "spangate serve --dev"');
+  expect(without.errors).toContain('or start the server with "bun run spangate serve --dev"');
   expect(await spangate(["status"])).toMatchObject({
     code: 1,
     output:
-      'http://127.0.0.1:8080: no server answers; start one with "spangate serve --dev", or name another with --url',
+      'http://127.0.0.1:8080: no server answers; start one with "bun run spangate serve --dev", or name another with --url',
   });
 
   const first = await serveDev();
@@ -98,7 +98,7 @@ test("serve --dev, then ask; again after a restart", async () => {
   // onnxruntime, unless told otherwise, keeps an identifier of the machine here, and sends it to its maker.
   expect(existsSync(join(root, ".cache", "Microsoft"))).toBe(false);
   const nobody = await spangate(["doctor"], { SPANGATE_DATA: join(root, "elsewhere") });
-  expect(nobody.output).toMatch(/^none {2}server: none answers at .* — start one with "spangate serve --dev"/m);
+  expect(nobody.output).toMatch(/^none {2}server: none answers at .* — start one with "bun run spangate serve --dev"/m);
   expect(nobody.output).toMatch(/^\? {5}API key: not looked at without server$/m);
   expect(nobody).toMatchObject({ code: 0, output: expect.not.stringContaining("wrong") });
   const sick = await spangate(["doctor"], { SPANGATE_MODEL: "Qwen/Qwen3-8B" });

@@ -355,6 +355,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   ],
   // A question about a file on the caller's disk needs its text, read as uploads are.
   "gateway/cli/commands": [
+    "places",
     "db/backup.ts",
     "kernels",
     "gateway/corpus/ingest/ingest.ts",
@@ -382,6 +383,13 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "package.json",
   ],
   "gateway/server.ts": ["gateway", "db", "package.json"],
-  "gateway/main.ts": ["gateway/base", "gateway/compose", "gateway/config.ts", "gateway/process", "gateway/server.ts"],
+  "gateway/main.ts": [
+    "places",
+    "gateway/base",
+    "gateway/compose",
+    "gateway/config.ts",
+    "gateway/process",
+    "gateway/server.ts",
+  ],
   test: ["*"],
 };

@@ -2,6 +2,7 @@
 import { accessSync, constants, existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { buildCpuKernels } from "../../../kernels/build.ts";
+import { commandLine } from "../../../places/places.ts";
 import { withSecrets } from "../../process/secret-settings.ts";
 import { remedyWithoutServer } from "../support/client.ts";
 import { type Command, type CommandInput, serverFlags } from "../support/command.ts";
@@ -62,7 +63,7 @@ async function checksFor(input: CommandInput): Promise<readonly Check[]> {
     },
     {
       what: "API key",
-      remedy: 'set SPANGATE_API_KEY to a key of "spangate key create", or use "spangate serve --dev"',
+      remedy: `set SPANGATE_API_KEY to a key of "${commandLine} key create", or use "${commandLine} serve --dev"`,
       needs: ["server"],
       look: async () => `the server takes it and serves ${await firstModelId(connect(input))}`,
     },
@@ -85,7 +86,7 @@ async function startChecks(): Promise<readonly Check[]> {
   return [
     {
       what: "settings",
-      remedy: "see the settings in docs/operations.md, or spangate serve --help",
+      remedy: `see the settings in docs/operations.md, or ${commandLine} serve --help`,
       needs: [],
       look: () => checkSettings(config(), env()),
     },

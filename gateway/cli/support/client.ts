@@ -1,5 +1,6 @@
 /** The command line's clients. When a server refuses, or none answers, the error is one sentence. */
 import { STATUS_CODES } from "node:http";
+import { commandLine } from "../../../places/places.ts";
 import type { ErrorBody } from "../../client/answers.ts";
 import { type CallErrors, HttpClient as Client, type HttpClientOptions } from "../../client/http-client.ts";
 import { CommandError } from "./command.ts";
@@ -34,7 +35,8 @@ const ownHosts: ReadonlySet<string> = new Set(["127.0.0.1", "localhost", "[::1]"
 
 /** What to do when no server answers: one of this machine can be started, another's URL may be mistyped. */
 export function remedyWithoutServer(url: string): string {
-  if (ownHosts.has(new URL(url).hostname)) return 'start one with "spangate serve --dev", or name another with --url';
+  if (ownHosts.has(new URL(url).hostname))
+    return `start one with "${commandLine} serve --dev", or name another with --url`;
   return "is --url (or SPANGATE_URL) right?";
 }
 

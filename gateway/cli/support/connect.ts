@@ -1,4 +1,6 @@
 /** Where the server is and who is asking: flags first, then the environment, then what `serve --dev` left. */
+
+import { commandLine } from "../../../places/places.ts";
 import { type DevAccess, readDevAccess } from "../../settings/dev-access.ts";
 import { checkedUrl, HttpClient, type ServerAccess } from "./client.ts";
 import { type CommandInput, UsageError } from "./command.ts";
@@ -23,7 +25,8 @@ export function serverOf(input: CommandInput, role: "tenant" | "platform" = "ten
     return { url: devUrl, apiKey: role === "platform" ? platforms : tenants, keyFrom };
   }
   const variable = role === "platform" ? "SPANGATE_ADMIN_KEY" : "SPANGATE_API_KEY";
-  throw new UsageError(`no API key: pass --api-key, set ${variable}, or start the server with "spangate serve --dev"`);
+  const start = `start the server with "${commandLine} serve --dev"`;
+  throw new UsageError(`no API key: pass --api-key, set ${variable}, or ${start}`);
 }
 
 /** The key that a flag or a variable gives. */
