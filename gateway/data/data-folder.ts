@@ -151,14 +151,14 @@ export class LogTruncation {
 
   /** @returns the change count now that the log is copied; undefined: it is better emptied some other time */
   async #copied(): Promise<number | undefined> {
-    if (!(await this.#copyAll()) && !this.#isStopped) {
+    let isWhole = await this.#copyAll();
+    if (!isWhole && !this.#isStopped) {
       using _hold = holdBackgroundWork(mostHoldMs);
-      if (await this.#copyAll()) this.#delays = 0;
-      else this.#delays += 1;
-    } else this.#delays = 0;
-    const isDelayed = this.#delays > 0 && this.#delays <= mostDelays;
-    if (this.#isStopped || isDelayed) return undefined;
-    this.#delays = 0;
+      isWhole = await this.#copyAll();
+    }
+    if (this.#isStopped) return undefined;
+    this.#delays = isWhole || this.#delays === mostDelays ? 0 : this.#delays + 1;
+    if (this.#delays > 0) return undefined;
     return this.#db.changeCount();
   }
 

@@ -3,8 +3,8 @@
  * three times its size before it collects. Collections run beside the event loop. While the process is larger than the
  * last collection of all objects left it, young objects are collected again and again, which is cheap. If it stays
  * larger, the garbage is old, and all objects are collected, and again after a while: what was live under a long request
- * is garbage after it. Large files are ingested only while there is room: the memory of garbage goes back to the system
- * some time after it was collected.
+ * is garbage after it. Large files are ingested, and the queries of bulk requests begin, only while there is room: the
+ * memory of garbage goes back to the system some time after it was collected.
  */
 import { edenGC, heapSize } from "bun:jsc";
 import { holdLongWork } from "../base/pace.ts";
@@ -30,8 +30,12 @@ export interface MemoryWatchOptions {
    */
   readonly collectBytes: number;
   readonly holdBytes: number;
-  /** From this growth on, work that nobody waits for stops until it has shrunk. */
+  /**
+   * From this growth on, work that nobody waits for stops until it has shrunk; and from `mostBytes` more than what all
+   * objects took when they were last collected and no long work ran beside it.
+   */
   readonly tightBytes: number;
+  readonly mostBytes: number;
   /** Milliseconds that a collection of young objects is assumed to take. */
   readonly youngMs: number;
   /** How often beside long work, which makes much garbage, and how often else. */
@@ -39,6 +43,12 @@ export interface MemoryWatchOptions {
   readonly usual: Rhythm;
   /** Milliseconds after which a collection of all objects has ended and has given memory back. */
   readonly allMs: number;
+  /**
+   * After so many milliseconds of it, if no long work ran in the last `restMs` of them, what is in use is what is live,
+   * and no new garbage.
+   */
+  readonly settleMs: number;
+  readonly restMs: number;
   /**
    * Milliseconds from a collection of all objects to the next one if the process does not grow, then twice as many each
    * time. So the garbage of a request goes no later after its end than as long as the request took, or this long.
@@ -50,6 +60,13 @@ export class MemoryWatch {
   readonly #options: MemoryWatchOptions;
   /** What the last collection of all objects left, or less. */
   #floorBytes: number;
+  /**
+   * The same of the last one that no long work ran beside: where it runs on, each collection leaves a little more than the
+   * one before, since new garbage takes the place of the old one.
+   */
+  #restedFloorBytes: number;
+  /** How many have ended since then. */
+  #unrested = 0;
   #youngBegunMs = Number.NEGATIVE_INFINITY;
   /** When the running collection of all objects began, and the least memory in use since then. */
   #all: { readonly begunMs: number; leastBytes: number } | undefined;
@@ -59,11 +76,12 @@ export class MemoryWatch {
   #lookedMs = Number.NEGATIVE_INFINITY;
   #workedMs = Number.NEGATIVE_INFINITY;
   #isHeld = false;
-  #growth = 0;
+  #isTight = false;
 
   constructor(options: MemoryWatchOptions) {
     this.#options = options;
     this.#floorBytes = options.residentBytes();
+    this.#restedFloorBytes = this.#floorBytes;
   }
 
   /**
@@ -83,17 +101,20 @@ export class MemoryWatch {
 
   /** By the last look. */
   get isTight(): boolean {
-    return this.#growth > this.#options.tightBytes;
+    return this.#isTight;
   }
 
   #lookAt(now: number): boolean {
-    const { residentBytes, collectYoung, collectBytes, holdBytes, youngMs, againMs, busy, usual } = this.#options;
+    const { residentBytes, collectYoung, collectBytes, holdBytes, tightBytes, mostBytes, ...rest } = this.#options;
+    const { youngMs, againMs, busy, usual } = rest;
     const bytes = residentBytes();
-    this.#lowerFloor(now, bytes);
+    this.#moveFloors(now, bytes);
     const growth = bytes - this.#floorBytes;
-    this.#growth = growth;
-    const isBusy = now - this.#workedMs < usual.youngEveryMs || this.isTight;
+    const isOver = bytes - this.#restedFloorBytes > mostBytes;
+    this.#isTight = growth > tightBytes || isOver;
+    const isBusy = now - this.#workedMs < usual.youngEveryMs || this.#isTight;
     const { youngEveryMs, oldMs } = isBusy ? busy : usual;
+    if (isOver && this.#all === undefined) this.#collectAll(now, bytes, againMs);
     if (growth <= collectBytes) {
       this.#grownSinceMs = undefined;
       if (this.#again !== undefined && now >= this.#again.atMs) this.#collectAll(now, bytes, 2 * this.#again.delayMs);
@@ -116,18 +137,34 @@ export class MemoryWatch {
     this.#options.collectAll();
   }
 
-  #lowerFloor(now: number, bytes: number): void {
-    if (this.#all !== undefined) {
-      this.#all.leastBytes = Math.min(this.#all.leastBytes, bytes);
-      if (now - this.#all.begunMs >= this.#options.allMs) {
-        this.#floorBytes = this.#all.leastBytes;
-        this.#all = undefined;
-        this.#grownSinceMs = undefined;
-      }
-    }
+  #moveFloors(now: number, bytes: number): void {
+    const { allMs, settleMs, restMs } = this.#options;
     this.#floorBytes = Math.min(this.#floorBytes, bytes);
+    this.#restedFloorBytes = Math.min(this.#restedFloorBytes, bytes);
+    if (this.#all === undefined) return;
+    const sinceMs = now - this.#all.begunMs;
+    this.#all.leastBytes = Math.min(this.#all.leastBytes, bytes);
+    if (sinceMs >= settleMs && now - this.#workedMs >= restMs) {
+      this.#restedFloorBytes = bytes;
+      this.#unrested = 0;
+    }
+    if (sinceMs >= allMs) this.#endAll(this.#all.leastBytes);
+  }
+
+  #endAll(leastBytes: number): void {
+    this.#floorBytes = leastBytes;
+    this.#all = undefined;
+    this.#grownSinceMs = undefined;
+    this.#unrested += 1;
+    if (this.#unrested < mostUnrested) return;
+    // Long work that somebody waits for runs on whatever it takes, and must not stop all other work for good.
+    this.#restedFloorBytes = leastBytes;
+    this.#unrested = 0;
   }
 }
+
+/** Collections of all objects in a row with long work beside them, after which what they leave counts as live. */
+const mostUnrested = 8;
 
 const mib = 2 ** 20;
 const lookEveryMs = 20;
@@ -137,8 +174,11 @@ const bounds = {
     collectBytes: 12 * mib,
     holdBytes: 24 * mib,
     tightBytes: 28 * mib,
+    mostBytes: 40 * mib,
     youngMs: 15,
     allMs: 1_000,
+    settleMs: 300,
+    restMs: 150,
     againMs: 4_000,
   },
   busy: { youngEveryMs: 30, oldMs: 400 },

@@ -3,7 +3,8 @@ import { fileURLToPath } from "node:url";
 import { MemoryWatch, type MemoryWatchOptions } from "../../gateway/process/memory-watch.ts";
 
 const bounds = {
-  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, tightBytes: 25, youngMs: 20, allMs: 60, againMs: 1_000 },
+  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, tightBytes: 25, mostBytes: 40, youngMs: 20 },
+  ...{ allMs: 60, settleMs: 30, restMs: 20, againMs: 1_000 },
   busy: { youngEveryMs: 40, oldMs: 80 },
   usual: { youngEveryMs: 60, oldMs: 110 },
 };
@@ -85,6 +86,57 @@ test("work that nobody waits for has no room from a growth on, and again when th
   // 80 ms as beside long work, and not 110.
   for (let looks = 0; looks < 9; looks++) tightAt(30);
   expect(collections).toBe(1);
+});
+
+/** A watch over a process that is always a little larger than what its last collection of all objects left. */
+function creeping() {
+  let [bytes, now, collections] = [100, 0, 0];
+  const watch = new MemoryWatch({
+    residentBytes: () => bytes,
+    collectYoung: () => undefined,
+    collectAll: () => {
+      collections += 1;
+    },
+    nowMs: () => now,
+    ...bounds,
+  });
+  /** Long work until one more collection has ended, which leaves 12 bytes more than the last one. */
+  const workOn = (): void => {
+    bytes += 12;
+    const before = collections;
+    for (let looks = 0; collections === before && looks < 20; looks++) look(true);
+    for (let looks = 0; looks < 7; looks++) look(true);
+  };
+  const look = (isWork: boolean): boolean => {
+    now += 10;
+    watch.look(isWork);
+    return watch.isTight;
+  };
+  return { workOn, look, collections: () => collections };
+}
+
+test("garbage that takes the place of garbage is growth, however little each collection of all objects leaves more", () => {
+  const { workOn, look, collections } = creeping();
+  for (let times = 0; times < 3; times++) workOn();
+  expect([look(true), collections()]).toEqual([false, 3]);
+  workOn();
+  expect([look(true), collections()]).toEqual([true, 5]);
+});
+
+test("what all collections leave while no long work runs is live", () => {
+  const { workOn, look, collections } = creeping();
+  for (let times = 0; times < 4; times++) workOn();
+  expect(look(true)).toBeTrue();
+  const rested = Array.from({ length: 6 }, () => look(false));
+  expect(rested).toEqual([true, false, false, false, false, false]);
+  expect(collections()).toBe(5);
+});
+
+test("long work that never ends does not stop other work for good", () => {
+  const { workOn, look } = creeping();
+  for (let times = 0; times < 4; times++) workOn();
+  const tight = Array.from({ length: 200 }, () => look(true));
+  expect([tight[0], tight.indexOf(false) > 20, tight.at(-1)]).toEqual([true, true, false]);
 });
 
 test("between two looks what was seen last holds", () => {
