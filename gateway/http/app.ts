@@ -5,9 +5,11 @@ import { methodNotAllowed } from "hono/method-not-allowed";
 import { getPath } from "hono/utils/url";
 import { ApiError, errorBody, toApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { Turns } from "../base/turns.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
 import type { Tracer } from "../telemetry/tracer.ts";
 import type { AuditLog } from "../tenant/audit.ts";
+import { CallerWatch } from "../tenant/caller-watch.ts";
 import type { Authenticator } from "../tenant/principal.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./anthropic/errors.ts";
 import { addMessagesRoutes, type MessagesDeps } from "./anthropic/messages.ts";
@@ -91,8 +93,8 @@ function stepsOf(deps: AppDeps): readonly Step[] {
     logRequests(log, knownMethod),
     requireWholeUrl,
     ...(tracer === undefined ? [] : [traceRequests(tracer, knownMethod)]),
-    authenticate(authenticator, door),
-    requestBudgets(memory),
+    authenticate(authenticator, new CallerWatch(), door),
+    requestBudgets(memory, new Turns()),
     ...(deps.rateLimits === undefined ? [] : [rateLimits(deps.rateLimits)]),
     ...(audit === undefined ? [] : [auditTrail(audit, log)]),
   ];

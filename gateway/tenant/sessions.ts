@@ -77,6 +77,13 @@ export class Sessions {
     return { principal, endsAtMs: session.endsAtMs };
   }
 
+  /** Whether there is such a session. Asking is no use of it. */
+  isOpen(token: string): boolean {
+    const session = this.#sessions.get(this.#hash(token));
+    if (session === undefined || this.#isOver(session, this.#deps.nowMs())) return false;
+    return this.#deps.principalOf(session.keyId) !== undefined;
+  }
+
   end(token: string): void {
     this.#sessions.delete(this.#hash(token));
   }

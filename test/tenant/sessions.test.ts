@@ -39,6 +39,22 @@ describe("a session", () => {
     expect(keyOf(token)).toBeUndefined();
   });
 
+  test("is open until it ends, and being asked that is no use of it", () => {
+    const [{ token }, ended, without] = [sessions.begin(key), sessions.begin(other), sessions.begin(third)];
+    sessions.end(ended.token);
+    revoked.add(third);
+    expect([token, ended.token, without.token, "x"].map((one) => sessions.isOpen(one))).toEqual([
+      true,
+      false,
+      false,
+      false,
+    ]);
+    now += hourMs - 1;
+    expect(sessions.isOpen(token)).toBe(true);
+    now += 1;
+    expect(sessions.isOpen(token)).toBe(false);
+  });
+
   test("ends after an hour without use, which use puts off, and after twelve whatever is done", () => {
     const { token } = sessions.begin(key);
     for (let minutes = 0; minutes < 12 * 60; minutes += 59) {

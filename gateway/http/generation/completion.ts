@@ -38,13 +38,17 @@ export interface ChunkShape {
 /** @param answer called when every choice has ended */
 export async function answerWhole(
   context: Context<AppEnv>,
-  { events, choices, onEnd }: Completion,
+  { events, choices, client, onEnd }: Completion,
   answer: () => object | Promise<object>,
 ): Promise<Response> {
+  const unwatch = context.get("watchCaller")?.((error) => client.abort(error));
   try {
     for await (const [index, event] of events) collect(choices[index], event);
+    // A run that is aborted ends without an error: its caller does not count any more.
+    client.signal.throwIfAborted();
     return context.json(await answer());
   } finally {
+    unwatch?.();
     onEnd();
   }
 }

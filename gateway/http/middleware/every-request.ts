@@ -6,9 +6,11 @@ import type { Context } from "hono";
 import { DbError } from "../../../db/errors.ts";
 import { ApiError } from "../../base/errors.ts";
 import { type Log, placeOf } from "../../base/log.ts";
+import type { Turns } from "../../base/turns.ts";
 import { limits } from "../../config.ts";
 import type { Tracer } from "../../telemetry/tracer.ts";
 import { expiredError } from "../../tenant/api-keys.ts";
+import type { Caller, CallerWatch } from "../../tenant/caller-watch.ts";
 import type { Authenticator } from "../../tenant/principal.ts";
 import { BodyMemory } from "../transport/body-memory.ts";
 import type { AppEnv } from "../transport/context.ts";
@@ -38,10 +40,10 @@ export const bodyMemory = (): BodyMemory =>
   });
 
 /** Gives each request its budget. Runs after `authenticate`, since a body counts against its tenant's part of the memory. */
-export function requestBudgets(memory: BodyMemory): Step {
+export function requestBudgets(memory: BodyMemory, turns: Turns): Step {
   return (context) => {
     const principal = context.get("principal");
-    const budget = new RequestBudget(memory, principal?.tenantId ?? principal?.keyId ?? "");
+    const budget = new RequestBudget(memory, principal?.tenantId ?? principal?.keyId ?? "", turns);
     context.set("budget", budget);
     return () => budget.releaseBody();
   };
@@ -49,9 +51,10 @@ export function requestBudgets(memory: BodyMemory): Step {
 
 /**
  * Finds out who calls, by the key in `authorization: Bearer` or `x-api-key`, else by the console's cookie.
+ * @param callers looks after callers whose requests go on for long
  * @param door undefined: there is no console
  */
-export function authenticate(authenticator: Authenticator, door?: ConsoleDoor): Step {
+export function authenticate(authenticator: Authenticator, callers: CallerWatch, door?: ConsoleDoor): Step {
   return (context) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
     const within = context.env?.batch?.principal;
@@ -60,19 +63,35 @@ export function authenticate(authenticator: Authenticator, door?: ConsoleDoor): 
     const expired = found !== undefined && "expiredAt" in found;
     context.set("principal", expired ? undefined : found);
     const code = apiKey === undefined ? "missing_api_key" : "invalid_api_key";
+    if (usable && found !== undefined && !expired) {
+      watchBy(context, callers, { id: found.keyId, refusal: () => refusalOf(authenticator.authenticate(apiKey)) });
+    }
     context.set("refusal", () => (expired ? expiredError(found) : new ApiError(code)));
-    if (door !== undefined && apiKey === undefined && within === undefined) authenticateByCookie(context, door);
+    if (door !== undefined && apiKey === undefined && within === undefined)
+      authenticateByCookie(context, callers, door);
     return undefined;
   };
 }
 
+const watchBy = (context: Context<AppEnv>, callers: CallerWatch, caller: Caller): void =>
+  context.set("watchCaller", (onRefused) => callers.watch(caller, onRefused));
+
+/** Why a key does not count any more that did when its request began. */
+function refusalOf(found: ReturnType<Authenticator["authenticate"]>): ApiError | undefined {
+  if (found === undefined) return new ApiError("invalid_api_key");
+  return "expiredAt" in found ? expiredError(found) : undefined;
+}
+
 /** A cookie that does not count leaves the request without a caller: routes that need one say why. */
-function authenticateByCookie(context: Context<AppEnv>, door: ConsoleDoor): void {
+function authenticateByCookie(context: Context<AppEnv>, callers: CallerWatch, door: ConsoleDoor): void {
   try {
     const session = sessionOf(context, door);
     if (session === undefined) return;
     context.set("principal", session.principal);
     context.set("byCookie", true);
+    const { token } = session;
+    const refusal = () => (door.sessions.isOpen(token) ? undefined : new ApiError("session_ended"));
+    watchBy(context, callers, { id: token, refusal });
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     context.set("refusal", () => error);

@@ -88,6 +88,7 @@ export interface ReadOptions {
 /**
  * Reads the body piece by piece, as it comes and no faster than `onPiece` takes it. Its place and its part of the memory
  * for bodies are taken before its first byte; they are given back when the request ends, or by `budget.releaseBody`.
+ * Resolves when it is the turn of the request to go on.
  * @returns its bytes
  * @throws ApiError body_too_large as soon as there are more than `maxBytes`, request_timeout, concurrency_limited,
  * overloaded, invalid_request
@@ -102,8 +103,11 @@ export async function readPieces(
   const announcedBytes = Number(request.headers.get("content-length") ?? "0");
   if (announcedBytes > maxBytes) throw tooLarge();
   const isShort = announcedBytes > 0 && announcedBytes <= shortBodyBytes;
-  if (!isShort && request.body === null) return 0;
   const budget = context.get?.("budget");
+  if (!isShort && request.body === null) {
+    await budget?.turn();
+    return 0;
+  }
   budget?.openBody(kept ? announcedBytes : 0);
   // The socket's time-out is off from here on: the body's own time limit counts, and then the request's deadline.
   context.env?.keepOpen?.();
@@ -129,13 +133,17 @@ export async function readPieces(
     for (;;) {
       const { done, value } = await pieces.read();
       if (late) throw new ApiError("request_timeout");
-      if (done) return byteCount;
+      if (done) break;
       byteCount += value.byteLength;
       if (byteCount > maxBytes) throw tooLarge();
       if (kept) budget?.takeBody(value.byteLength);
       // Whoever never takes a piece is as late as a client that never sends one.
       await Promise.race([onPiece(value), lateness.promise]);
     }
+    // The time limit of the body is over with it, and what its handler does next has a turn.
+    clearTimeout(timer);
+    await budget?.turn();
+    return byteCount;
   } catch (error) {
     cancel();
     budget?.releaseBody();

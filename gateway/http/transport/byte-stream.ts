@@ -3,7 +3,10 @@ import type { Context } from "hono";
 import { limits } from "../../config.ts";
 import type { AppEnv } from "./context.ts";
 
-/** Ends when the pieces do; a client that takes none for `stallMs` is let go, and the answer stays incomplete. */
+/**
+ * Ends when the pieces do. A client that takes none for `stallMs`, or whose key is revoked, is let go, and the answer
+ * stays incomplete.
+ */
 export async function byteStreamResponse(
   context: Context<AppEnv>,
   pieces: AsyncGenerator<Uint8Array>,
@@ -15,10 +18,19 @@ export async function byteStreamResponse(
   }
   const letIdle = context.env?.holdStream?.();
   let stalled: ReturnType<typeof setTimeout> | undefined;
+  let body: ReadableStreamDefaultController<Uint8Array> | undefined;
+  const unwatch = context.get("watchCaller")?.((error) => {
+    body?.error(error);
+    void end();
+  });
   const end = async (): Promise<void> => {
     clearTimeout(stalled);
+    unwatch?.();
     letIdle?.();
     await pieces.return(undefined);
+  };
+  const start = (controller: ReadableStreamDefaultController<Uint8Array>): void => {
+    body = controller;
   };
   const pull = async (controller: ReadableStreamDefaultController<Uint8Array>): Promise<void> => {
     clearTimeout(stalled);
@@ -35,5 +47,7 @@ export async function byteStreamResponse(
     }, stallMs);
   };
   const size = (piece: Uint8Array | undefined): number => piece?.byteLength ?? 0;
-  return context.body(new ReadableStream({ pull, cancel: end }, { highWaterMark: limits.streamBufferBytes, size }));
+  return context.body(
+    new ReadableStream({ start, pull, cancel: end }, { highWaterMark: limits.streamBufferBytes, size }),
+  );
 }

@@ -2,6 +2,7 @@
 import type { Context } from "hono";
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
+import type { Hold } from "../../base/hold.ts";
 import type { BatchCaller, Principal } from "../../tenant/principal.ts";
 import type { RequestBudget } from "./request-budget.ts";
 import type { RouteCount } from "./routes.ts";
@@ -41,6 +42,8 @@ export interface AppEnv {
     principal: Principal | undefined;
     /** The principal is known by the console's cookie. */
     byCookie: boolean | undefined;
+    /** Calls back when the caller does not count any more, until the hold ends. undefined: nobody is known to call. */
+    watchCaller: ((onRefused: (error: ApiError) => void) => Hold) | undefined;
     /** Why there is no principal: a key that was not given, is not valid, or has expired. */
     refusal: () => ApiError;
     /** undefined: the server has no limits for callers. */

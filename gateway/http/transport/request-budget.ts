@@ -5,20 +5,36 @@
  */
 
 import { ApiError } from "../../base/errors.ts";
+import type { Turns } from "../../base/turns.ts";
 import { limits } from "../../config.ts";
 import type { BodyMemory, HeldBody } from "./body-memory.ts";
 
 export class RequestBudget {
   readonly #memory: BodyMemory;
   readonly #owner: string;
+  readonly #turns: Turns | undefined;
   #body: HeldBody | undefined;
   #parsedBytes = 0;
   #rows = 0;
 
-  /** @param owner id of the tenant, or of a key without one, whose part of the memory for bodies is used */
-  constructor(memory: BodyMemory, owner: string) {
+  /**
+   * @param owner id of the tenant, or of a key without one, whose part of the memory for bodies and whose turns are used
+   * @param turns absent: the request never waits for a turn
+   */
+  constructor(memory: BodyMemory, owner: string, turns?: Turns) {
     this.#memory = memory;
     this.#owner = owner;
+    this.#turns = turns;
+  }
+
+  /**
+   * Waits for a turn on the event loop, before what a request does at once: the work of a whole short request, or what
+   * follows its body.
+   * @param owner whose turn it is, where nobody is known to call
+   * @returns undefined: it is now
+   */
+  turn(owner = this.#owner): Promise<void> | undefined {
+    return this.#turns?.take(owner);
   }
 
   /**

@@ -56,6 +56,8 @@ interface DeclaredHandler extends Handler<AppEnv> {
   [declaration]?: RouteDeclaration;
 }
 
+const hasBody: ReadonlySet<Method> = new Set(["POST", "PUT", "PATCH"]);
+
 /** `/v1/files/:file_id` of `GET /v1/files/:file_id`. */
 type PathOf<Name extends string> = Name extends `${string} ${infer Path}` ? Path : never;
 
@@ -87,7 +89,12 @@ export function declareRoute<Path extends string>(
     const principal = context.get("principal");
     if (scope !== "public") requireScope(principal, context.get("refusal"), scope);
     if (principal !== undefined && count !== "free") context.get("held")?.admit(principal, count);
-    return handler(context as Context<AppEnv, Path>);
+    const run = () => handler(context as Context<AppEnv, Path>);
+    // Requests with a body have their turn behind it.
+    const turn = hasBody.has(method)
+      ? undefined
+      : context.get("budget")?.turn(principal === undefined ? path : undefined);
+    return turn === undefined ? run() : turn.then(run);
   };
   declared[declaration] = route;
   app.on(method, about?.takesSlashes === true ? path.replace(/:\w+$/, "$&{.+}") : path, declared);

@@ -1,6 +1,6 @@
 /**
  * A response that is written piece by piece, with back-pressure: a slow reader holds its own producer up, one that
- * never reads is let go. Pings keep the connection when there is nothing to say.
+ * never reads is let go, and one whose key is revoked meanwhile is told so. Pings keep the connection when there is nothing to say.
  */
 import type { Context } from "hono";
 import { type ApiError, toApiError } from "../../base/errors.ts";
@@ -11,7 +11,7 @@ export interface TextStream {
   /** Resolves when there is room for more. Does nothing once the stream is closed. */
   write(text: string): Promise<void>;
   readonly closed: boolean;
-  /** Aborted when the client has gone or does not read. */
+  /** Aborted when the client has gone, does not read, or must not any more. */
   readonly signal: AbortSignal;
 }
 
@@ -51,12 +51,14 @@ export async function textStreamResponse(
   const release = context.get("held")?.holdOpen();
   const trace = context.get("trace");
   trace?.enter();
+  const writer = new StreamWriter(framing, options);
+  const unwatch = context.get("watchCaller")?.((error) => writer.refuse(error));
   const ended = (): void => {
+    unwatch?.();
     trace?.release();
     release?.();
     letIdle?.();
   };
-  const writer = new StreamWriter(framing, options);
   const done = writer.run((stream) => produce(stream).finally(ended));
   await Promise.race([done, new Promise((resolve) => setImmediate(resolve))]);
   // HEAD is answered with the headers of a GET: what is written is dropped unread, and nothing would ever end it.
@@ -129,7 +131,13 @@ class StreamWriter implements TextStream {
     await this.#waitForRoom();
   }
 
-  /** The client has gone, or does not read. */
+  /** Ends the stream with an error: whoever reads it must not any more. */
+  refuse(error: ApiError): void {
+    this.#write(this.#framing.error(error));
+    this.end();
+  }
+
+  /** The client has gone, does not read, or must not any more. */
   end(): void {
     if (!this.#closed) {
       this.#closed = true;
