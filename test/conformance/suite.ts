@@ -51,6 +51,23 @@ export class Suite {
     await this.server.admin.json("PUT", `/admin/v1/tenants/${tenant.id}/limits`, limits);
   }
 
+  /**
+   * A request that is under way until what this gives is called, and takes no processor time meanwhile: the workers are
+   * stopped as they are. What a client is told of it is the gateway's to say.
+   */
+  async occupyStill(tenant: Pick<TestTenant, "apiKey">): Promise<() => void> {
+    const release = await this.occupy(tenant);
+    const workers = await this.server.admin.json<{ data: { pid: number }[] }>("GET", "/admin/v1/workers");
+    const signal = (name: "SIGSTOP" | "SIGCONT") => {
+      for (const { pid } of workers.data) process.kill(pid, name);
+    };
+    signal("SIGSTOP");
+    return () => {
+      signal("SIGCONT");
+      release();
+    };
+  }
+
   /** A request that runs until what this gives is called. */
   async occupy({ apiKey }: Pick<TestTenant, "apiKey">): Promise<() => void> {
     const controller = new AbortController();

@@ -15,7 +15,7 @@ import { type ArgumentsOf, PackedArguments, type Signature } from "../../../work
 import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";
 import { emulatedBytesMatmul } from "./emulated-e4m3.ts";
 import { emulate } from "./emulated-kernels.ts";
-import { EmulatedMemory } from "./emulated-memory.ts";
+import { EmulatedMemory, zeros } from "./emulated-memory.ts";
 import { waitsForPrevious } from "./kernel-waits.ts";
 
 interface EmulatedMark extends StreamMark {
@@ -91,7 +91,7 @@ export class EmulatedDevice implements ComputeDevice {
   }
 
   allocateHost(_name: string, byteLength: number): Uint8Array<ArrayBuffer> {
-    return new Uint8Array(byteLength);
+    return new Uint8Array(zeros(byteLength));
   }
 
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {

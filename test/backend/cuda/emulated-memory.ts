@@ -6,6 +6,19 @@ import { bfloat16Of } from "../../../worker/backend/cuda/weights/tensor-reader.t
 /** The first address: an address below it is a mistake, null among them. */
 const base = 4_096;
 
+const wasmPageBytes = 65_536;
+
+/**
+ * Zeros of which the machine has a page only once it is touched: most of what a backend allocates is for steps and
+ * weights larger than any test has. An ArrayBuffer's own are all written when it is made; memory of a WebAssembly
+ * module is not, and there is of it what is a whole number of its pages.
+ */
+export function zeros(byteLength: number): ArrayBuffer {
+  const pages = byteLength / wasmPageBytes;
+  if (!Number.isInteger(pages)) return new ArrayBuffer(byteLength);
+  return new WebAssembly.Memory({ initial: pages, maximum: pages }).buffer;
+}
+
 export class EmulatedMemory {
   readonly bytes: ArrayBuffer;
   /** Attention is compiled for it. */
@@ -17,7 +30,7 @@ export class EmulatedMemory {
   private used = base;
 
   constructor(byteLength: number) {
-    this.bytes = new ArrayBuffer(byteLength);
+    this.bytes = zeros(byteLength);
   }
 
   get freeBytes(): number {
