@@ -212,7 +212,7 @@ export interface Config {
   readonly devices: readonly string[];
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
   readonly kvBytes: number | undefined;
-  /** Of each worker's host memory beside its GPU; 0: none. */
+  /** Bytes of the host's memory that each worker keeps KV in beside its GPU; 0: none. */
   readonly kvHostBytes: number;
   /** Bytes of KV in files; 0: none; undefined: a part of what is free. */
   readonly kvDiskBytes: number | undefined;

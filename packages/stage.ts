@@ -102,7 +102,7 @@ const native = (target: Target): Stage => ({
     copyFileSync(await buildLibrary(portableCpuLibrary(arch), kernelsFolder, compilers), join(folder, kernels));
     const modules = (name: string): string => join(root, "node_modules", name);
     const runtime = join(modules("onnxruntime-node"), "bin", "napi-v6", platform, arch);
-    // Of onnxruntime what the CPU needs: its package has libraries for other systems and for GPUs too.
+    // The package of onnxruntime has libraries for other systems and for GPUs too: only what this CPU needs is copied.
     copy(folder, ["onnxruntime_binding.node", "libonnxruntime.so.1"], runtime);
     copy(folder, ["vec0.so"], sqliteVecFolder(target));
     copy(folder, ["LICENSE"]);

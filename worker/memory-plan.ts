@@ -81,7 +81,7 @@ function clampedKv(roomBytes: number, worker: WorkerConfig, config: ModelConfig)
   return Math.min(usualKvBytes, Math.max(leastKvBytes(worker, config), Math.floor(roomBytes / mib) * mib));
 }
 
-/** So much of the room is for KV: sparse decoding keeps shadows of K beside it. */
+/** The bytes of the room that are for KV: sparse decoding keeps shadows of K in the rest. */
 function kvPartOf(roomBytes: number, { sparse, kvType, blockTokens }: WorkerConfig, config: ModelConfig): number {
   if (sparse === undefined) return roomBytes;
   const { layerCount, kvHeadCount: kvHeads, headDim } = config;

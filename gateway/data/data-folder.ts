@@ -56,7 +56,7 @@ const threadOptions = {
 /** It is done for nobody. A disk that syncs no file within a minute holds up more than this. */
 const copyRun = { tenantId: "", maxMs: 60_000 };
 
-/** So often that the log stays small: what it takes to empty it, and to sync it behind a change that is acknowledged, grows with it. */
+/** Short, so that the log stays small: emptying it, and syncing it before a change is acknowledged, take longer the larger it is. */
 const defaultIntervalMs = 200;
 /** The most milliseconds that background work waits while what it wrote last is copied. */
 const mostHoldMs = 1_000;

@@ -12,10 +12,10 @@ export interface MenuGroup {
 }
 
 export interface Frame {
-  /** Of the server. */
+  /** The server's version. */
   readonly version: string;
   readonly menu: readonly MenuGroup[];
-  /** Of the page that is shown. */
+  /** The address of the page that is shown. */
   readonly address: string;
   readonly title: string;
   /** HTML. */

@@ -4,9 +4,9 @@ import MiniSearch from "minisearch";
 export interface SearchEntry {
   /** Where the part stands. */
   readonly address: string;
-  /** Of the page. */
+  /** The page's title. */
   readonly page: string;
-  /** Of the part. */
+  /** The part's heading. */
   readonly title: string;
   readonly text: string;
 }

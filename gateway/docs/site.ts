@@ -20,7 +20,7 @@ export interface ReferencePage {
 }
 
 export interface DocsSiteDeps {
-  /** Of the server. */
+  /** The server's version. */
   readonly version: string;
   readonly reference: () => Promise<readonly ReferencePage[]>;
   /** Awaited in long work, so that other work runs meanwhile. */

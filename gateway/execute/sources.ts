@@ -11,7 +11,7 @@ import { generateOf, type Inner, sampleCount } from "./prompt-parts.ts";
 /** The stored fragment, or the document of the query, that a node of the resolved query shows; undefined: neither. */
 export type SourceOf = (query: Query) => NamedFragment | PromptDocument | undefined;
 
-/** Of each choice. A query may have very many over very many fragments, so other work runs between them. */
+/** The sources of each choice. A query may have very many choices over very many fragments, so other work runs between them. */
 export async function sourcesOfChoices(
   outers: readonly Inner[],
   sourceOf: SourceOf,

@@ -12,7 +12,7 @@ const [epochDay, daysTo1904] = [25_569, 1_462];
 /** What all sheets share. */
 interface Book {
   readonly strings: readonly string[];
-  /** By the number of a cell's style: whether it shows a date. */
+  /** Whether cells of a style show a date, by the style's number. */
   readonly isDate: readonly boolean[];
   readonly firstDay: number;
 }

@@ -32,7 +32,7 @@ const temporaryPattern = /^(?:w\d+|s3)-[0-9a-f]{32}\.tmp$/;
 export const temporaryName = (workerId: string, objectId: string): string =>
   `w${workerId.replace("worker-", "")}-${objectId}.tmp`;
 
-/** The same while it comes from the bucket. */
+/** The name that an object's file has while it comes from the bucket. */
 export const bucketAside = (objectId: string): string => `s3-${objectId}.tmp`;
 
 /** Why the folder cannot be used, in words that follow its name. */

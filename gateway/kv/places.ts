@@ -102,7 +102,7 @@ export class KvPlaces {
     return uses.filter((use) => use !== undefined).filter(({ objects }) => objects > 0);
   }
 
-  /** The same of all tenants that have anything there. */
+  /** What each tenant uses, of those that have anything in files or in the bucket. */
   usesByTenant(): ReadonlyMap<TenantId, readonly TenantTierUse[]> {
     const tenants = new Set([...this.#options.account().tenants, ...(this.#bucket?.tenants ?? [])]);
     return new Map([...tenants].map((id) => [id, this.usesOf(id)] as const));

@@ -63,7 +63,7 @@ export class KvWrites {
     this.#mostBytes = mostBytes;
   }
 
-  /** So much is in line that no more is to be asked for. */
+  /** Whether so many bytes wait to be written that no further write is to be asked for. */
   get isFull(): boolean {
     return this.#bytes >= this.#mostBytes;
   }

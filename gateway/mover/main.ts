@@ -14,7 +14,7 @@ hideSelf([]);
 try {
   setPriority(niceness);
 } catch {
-  // It has the priority that it has.
+  // Where the system refuses, the mover keeps the priority that it was started with.
 }
 
 /** The first message opens the store; all others are jobs for it. */

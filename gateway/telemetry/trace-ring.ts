@@ -8,7 +8,7 @@ import type { EndedTrace, TraceDetails, TraceHead } from "./ended-trace.ts";
 
 export interface TraceRingOptions {
   readonly tracesPerTenant: number;
-  /** Of all tenants together, estimated from above. */
+  /** Bytes of memory that the traces of all tenants may take together. Their size is estimated, never too low. */
   readonly mostBytes: number;
 }
 
@@ -54,7 +54,7 @@ export class TraceRing {
   /** The tenant whose last request is longest ago comes first. */
   readonly #tenants = new Map<string, TenantTraces>();
   readonly #byId = new Map<string, Kept>();
-  /** All of them, the oldest first; those that are gone stay until they are the larger part. */
+  /** All traces, the oldest first. Those that were dropped stay in the list until they are more than half of it. */
   #all: Kept[] = [];
   #goneCount = 0;
   #bytes = 0;

@@ -173,7 +173,7 @@ function statsOf(windows: readonly Window[]): Stats {
   return { windows: rows, total: total.stats() };
 }
 
-/** The same of some traces, such as one key's among those that are kept. */
+/** Statistics of the given traces alone, such as one key's among those that are kept. */
 export function statsOfTraces(traces: readonly TraceHead[], resolution: Resolution, nowMs: number): Stats {
   const oldestMs = oldestOf(resolution, nowMs);
   const windows = new Map<number, Window>();

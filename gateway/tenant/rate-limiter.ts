@@ -14,7 +14,7 @@ export interface LimitedOwner {
   readonly id: string;
   readonly kind: "tenant" | "API key";
   readonly limits: RateLimits;
-  /** Of a tenant: the tokens of a day and of a month. */
+  /** What the tenant may use of its budgets of tokens by day and month; API keys have none. */
   readonly budget?: BudgetedTenant;
 }
 

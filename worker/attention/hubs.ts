@@ -36,7 +36,7 @@ export interface HubSearch {
   readonly costs: PackCosts;
   /** Serves the hubs. */
   readonly kernel: KernelCosts;
-  /** Of all hubs and the leaf items of their rows, each in one part. */
+  /** The most partial results that all hubs and the leaf items of their rows may have together, before items are cut. */
   readonly maxPartialRows: number;
 }
 
@@ -75,7 +75,7 @@ export function chooseHubs(
   return chosen;
 }
 
-/** So many hubs of a row are tried as the one that a smaller hub takes in. */
+/** How many hubs of a row are tried as the one whose tokens a smaller hub takes in. */
 const maxTried = 4;
 
 export class HubGrouper {

@@ -72,7 +72,7 @@ export interface AttentionPlan {
   readonly partialCount: number;
 }
 
-/** Of an item of 128 rows, the most there are: a slice, and offsets. */
+/** Words that one slice of the largest item takes: the slice, and the offset of each of its 128 rows. */
 const mostItemWords = planSliceWords + 128;
 
 /**

@@ -35,7 +35,7 @@ export interface SparseShape {
 
 /** What of it is wanted when a backend is opened. */
 export interface SparseOptions extends Pick<SparseShape, "seats" | "listTokens"> {
-  /** Of a number of K's shadow. */
+  /** Bits of each number in the shadow of K. */
   readonly shadowBits: 2 | 4;
   /** Queries are kept, for the modes that choose by earlier ones. */
   readonly rings: boolean;

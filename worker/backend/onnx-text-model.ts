@@ -24,7 +24,7 @@ const configSchema = z.looseObject({
 /** A sequence of token ids, of which the last may belong to a second text. */
 export interface TypedSequence {
   readonly tokenIds: Int32Array;
-  /** From there on tokens have the type 1; absent: none has. */
+  /** The index from which on tokens have the type 1, as the second text of a pair has; absent: none has. */
   readonly secondFrom?: number;
 }
 

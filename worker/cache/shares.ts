@@ -11,7 +11,7 @@
  * only to a single request that fits nowhere else (engine/admission.ts). An owner with a quota keeps no more than its
  * quota.
  *
- * Of one owner's blocks those go first that nobody asked to retain, or whose time of retention is over; then retained
+ * Among one owner's blocks those go first that nobody asked to retain, or whose time of retention is over; then retained
  * blocks, then pinned ones. Memory is bounded: an owner without blocks is forgotten.
  */
 import { type KvOwner, retentionTimesMs } from "../contract/owners.ts";

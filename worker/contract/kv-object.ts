@@ -70,7 +70,7 @@ export interface SealedBlocks extends SealedSegments {
 
 /** Segments in a file that is open. */
 export interface FileBlocks extends SealedSegments {
-  /** By which the system knows the file. */
+  /** The system's descriptor of the open file. */
   readonly fd: number;
   /** Where the first segment begins, in bytes. */
   readonly at: number;

@@ -224,7 +224,7 @@ export type KvFileMessage =
       readonly type: "moved";
       readonly objectIds: readonly string[];
       readonly tier: FileTier;
-      /** Of what is in the folder: `copy` of each object. */
+      /** For objects in the folder: their `copy`. */
       readonly copy?: number;
     }
   /** A question may soon want these objects of the folder; most likely at this worker. */
@@ -363,7 +363,7 @@ export type WorkerMessage =
   | { readonly type: "kept"; readonly objectId: string }
   /** Nothing of it is in the folder. `reason`: "gone" (not all blocks are there), "busy", or the system's code. */
   | { readonly type: "keep failed"; readonly objectId: string; readonly reason: string }
-  /** Of objects whose chains begin with this key so many blocks were brought back, of so many bytes. */
+  /** How many blocks, of how many bytes, were brought back of objects whose chains begin with this key. */
   | {
       readonly type: "loaded";
       readonly rootKey: BlockKey;

@@ -60,7 +60,7 @@ export interface ChoiceCounts {
   /** Lists that steps read, and those of them that were chosen in that step, whatever for. */
   readonly lists: number;
   readonly chosen: number;
-  /** Of `chosen`: because the row's query was too far from the one that had chosen. */
+  /** Those of `chosen` that were made since the row's query was too far from the one that had chosen before. */
   readonly chosenAgain: number;
   /** Tokens copied into the buffer, over all lists. */
   readonly changed: number;

@@ -17,7 +17,7 @@ export interface EngineOptions {
   readonly debug?: boolean;
   /** Default: deferred. */
   readonly positions?: KvPositions;
-  /** Of the model, for KV in files; absent: none is kept. */
+  /** The model's digest, by which KV in files is told from another model's; absent: none is kept. */
   readonly modelDigest?: string;
   /** Where the backend chooses what rows read. */
   readonly sparse?: Partial<SparseLimits>;

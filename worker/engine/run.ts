@@ -28,7 +28,7 @@ export interface SeenSegments {
   /** [S] where a segment's blocks begin in blockIds. */
   readonly blockStarts: Int32Array;
   readonly firstTokens: Int32Array;
-  /** Of the segments' first tokens, in the positions that their K is stored at. */
+  /** The positions by which the stored K of each segment's first token is rotated. */
   readonly positions: Int32Array;
   readonly tokenCounts: Int32Array;
   readonly offsets: Int32Array;

@@ -54,7 +54,7 @@ export class StepDraft {
   readonly pieces = new Map<Run, Piece>();
   readonly copies: { request: Request; run: Run }[] = [];
   readonly probes = new Map<Run, Piece>();
-  /** Of a blended run's selected tokens, how many more this step computes. */
+  /** How many more of a blended run's selected tokens this step computes. */
   readonly recomputed = new Map<Run, { request: Request; rowCount: number }>();
   readonly outgrown: Request[] = [];
   /** Keys of blocks that are computed in this step, or by a run that is being blended. */

@@ -262,7 +262,7 @@ function scoreSize(raw: RawConfig, { scoreSizeField }: Family, headDim: number):
   return scoreSizeField ? (raw.query_pre_attn_scalar ?? 256) : headDim;
 }
 
-/** Of a Gemma: rounded to the type that the weights are stored in, as the model was trained with. */
+/** What a Gemma multiplies its embeddings by: rounded to the type that the weights are stored in, as it was in training. */
 function embeddingScale(raw: RawConfig): number {
   const scale = Math.sqrt(raw.hidden_size);
   if ((raw.dtype ?? raw.torch_dtype) !== "bfloat16") return scale;

@@ -16,7 +16,7 @@ export interface RopeConfig {
   readonly attentionFactor: number;
   /** [layerCount] Are q and k of this layer rotated? */
   readonly layers: readonly boolean[];
-  /** Of layers that slide, where they have frequencies of their own. */
+  /** The rotation of layers that slide, where they have frequencies of their own. */
   readonly sliding?: Rotation;
 }
 

@@ -135,7 +135,7 @@ function isPlainPowerOfTwo(scale: number): boolean {
 
 /** A float with 2 bits of exponent and 1 of mantissa, by its 4 bits (OCP Microscaling Formats 1.0, table 5). */
 const e2m1Values = Float32Array.of(0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6);
-/** Of a scale's byte; a scale of 0 is 2^-127. */
+/** A scale's byte s stands for 2^(s - bias), 0 too. */
 const e8m0Bias = 127;
 /** Greater scales are refused: their weights might leave bfloat16, and no model has them. 255 is no number. */
 const greatestMxfp4Scale = e8m0Bias + 100;
@@ -198,7 +198,7 @@ export function readE4m3(tensor: StoredTensor): {
     const from = Math.floor((firstRow + row) / rowsPerScale) * scalesPerRow;
     scales.set(values.subarray(from, from + scalesPerRow), row * scalesPerRow);
   }
-  // Of one scale for a whole row, any number that is not below the row's length and fits.
+  // Where a row has one scale, it is said to be for as many inputs as the row has, rounded up to what kernels take.
   const scaleInputs =
     scalesPerRow === 1 ? Math.ceil(rowElements(tensor.shape) / e4m3ScaleInputs) * e4m3ScaleInputs : columnsPerScale;
   return { numbers: readTensorBytes(tensor), scales, scaleInputs };

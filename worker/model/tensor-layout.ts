@@ -38,7 +38,7 @@ export interface TensorPlace {
 export interface Stack {
   readonly expert: number;
   readonly experts: number;
-  /** Of one expert, as stored. */
+  /** The rows and columns of one expert, as stored. */
   readonly rows: number;
   readonly columns: number | undefined;
   readonly firstRow: number;

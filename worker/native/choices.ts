@@ -27,7 +27,7 @@ const countCount = 7;
 /** The seats of one pool, and its shadows. Not valid after the pool is closed. */
 export class ChoiceSeats {
   readonly options: SeatOptions;
-  /** Of all shadows, which take memory as K is written. */
+  /** Bytes of all shadows; their memory is taken from the system only as K is written. */
   readonly shadowBytes: number;
   readonly #library: KernelLibrary;
   readonly #pool: Pointer;

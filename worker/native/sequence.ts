@@ -30,7 +30,7 @@ export type Operation =
       readonly offset: number;
       readonly options: NormOptions;
     }
-  /** From `qkv` to `attention`. */
+  /** Reads the buffer `qkv` and writes the buffer `attention`. */
   | { readonly kind: "attention"; readonly layer: number; readonly norms: HeadNorms | undefined };
 
 /** What a KV pool says of itself. */

@@ -68,7 +68,7 @@ export class GrammarItems {
     return met;
   }
 
-  /** Of each rule: 1 when it may be read without a byte. */
+  /** [rules] 1: the rule matches the empty text. */
   #emptyRules(): Uint8Array {
     const ruleCount = this.firstAlternatives.length - 1;
     const empty = new Uint8Array(ruleCount);

@@ -84,7 +84,7 @@ export const corpusLimits = {
   maxQueriesPerSearch: 16,
   maxSearchResults: 50,
   defaultSearchResults: 10,
-  /** So many of the best hits a cross-encoder scores, or as many as are wanted if those are more. */
+  /** How many of the best hits a cross-encoder scores; more, when a search wants more. */
   rerankedHits: 20,
   maxCorporaPerSearch: 16,
   /**

@@ -12,7 +12,7 @@ import type { Unit } from "./sentences.ts";
 /** A sentence, or a part of one, that is not cut again. */
 export interface Piece extends Unit {
   readonly tokens: number;
-  /** Of the place before the piece. */
+  /** How good a place to end a fragment the one before the piece is. */
   readonly rank: number;
 }
 

@@ -41,7 +41,7 @@ export const inMemory = (bytes: Uint8Array): FileBytes => ({
 });
 
 interface Block {
-  /** Of its first character, in bytes and in UTF-16 units. */
+  /** Where its first character stands in the text, in bytes and in UTF-16 units. */
   readonly firstByte: number;
   readonly firstUnit: number;
   readonly endByte: number;

@@ -23,7 +23,7 @@ export interface PromptFile {
   /** The request's field, for errors. */
   readonly param: string;
   readonly source: { readonly fileId: string } | { readonly base64: string };
-  /** Of an upload: its own, if absent. */
+  /** undefined: for an upload the name that it was uploaded with. */
   readonly filename: string | undefined;
   /** Tells what the file is where the name does not. */
   readonly mediaType?: string | undefined;

@@ -77,7 +77,7 @@ function passingFiles(db: Db, corpusId: CorpusId, filters: AttributeFilter): rea
 }
 
 export interface ThreadSearch extends RankSearch {
-  /** Of the database, the same for all searches of a thread. */
+  /** The database's file, the same for all searches of a thread. */
   readonly path: string;
 }
 

@@ -36,7 +36,7 @@ export class WorkerAdmission {
   readonly #reserve: number;
   readonly #nowMs: () => number;
   readonly #registry: Pick<Registry, "card">;
-  /** By worker and tenant. */
+  /** What each tenant has at each worker, by the ids of both. */
   readonly #held = new Map<string, Map<string, Held>>();
   /** The two tenants that came last: enough to know whether a tenant is alone. */
   #latest: { readonly tenantId: WorkOwner; readonly atMs: number } | undefined;
@@ -77,7 +77,7 @@ export class WorkerAdmission {
     tenants.set(tenantId, { requests: requests + 1, promptTokens: before + promptTokens });
   }
 
-  /** So many of the tenant's prompt tokens are computed, or will never be. */
+  /** Says that this many of the tenant's prompt tokens are computed, or will never be. */
   prompted(workerId: string, tenantId: WorkOwner, promptTokens: number): void {
     const held = this.#held.get(workerId)?.get(tenantId);
     if (held !== undefined) held.promptTokens -= promptTokens;

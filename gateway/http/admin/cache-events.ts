@@ -106,7 +106,7 @@ export interface CacheEventDeps {
   readonly feed: Pick<KvFeed, "follow">;
   readonly feedStreams: Pick<ConcurrencyLimiter, "enter">;
   readonly activity: Pick<KvActivity, "follow" | "idOf">;
-  /** Of each tenant, and of operators. */
+  /** How many streams each tenant may have open, and the operators together. */
   readonly activityStreams: Pick<ConcurrencyLimiter, "enter">;
 }
 

@@ -7,7 +7,7 @@ import { type Labels, renderSamples } from "../../telemetry/metrics.ts";
 /** What lies in a tier now. */
 export interface TierBytes {
   readonly tier: KvTier;
-  /** Whose it is; undefined: all workers share it. */
+  /** The worker that the tier belongs to; undefined: all workers share it. */
   readonly worker?: string;
   readonly bytes: number;
 }

@@ -135,7 +135,7 @@ export function readThinking(
   const switchName = ["enable_thinking", "thinking"].find(
     (name) => wishes.switches.length + wishes.efforts.length > 0 && reads(name),
   );
-  // Of several wishes the first holds, and variables come before all.
+  // A variable that is set already stays: those that the client named were set first, then its wishes in their order.
   const set = (name: string, value: Variable): void => {
     if (!Object.hasOwn(variables, name)) variables[name] = value;
   };

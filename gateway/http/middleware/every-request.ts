@@ -57,9 +57,10 @@ export function requestBudgets(memory: BodyMemory, turns: Turns): Step {
 export function authenticate(authenticator: Authenticator, callers: CallerWatch, door?: ConsoleDoor): Step {
   return (context) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
-    const within = context.env?.batch?.principal;
-    const usable = within === undefined && apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
-    const found = usable ? authenticator.authenticate(apiKey) : within;
+    // A line of a batch is run for the caller that the batch was made by.
+    const batchCaller = context.env?.batch?.principal;
+    const usable = batchCaller === undefined && apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
+    const found = usable ? authenticator.authenticate(apiKey) : batchCaller;
     const expired = found !== undefined && "expiredAt" in found;
     context.set("principal", expired ? undefined : found);
     const code = apiKey === undefined ? "missing_api_key" : "invalid_api_key";
@@ -67,7 +68,7 @@ export function authenticate(authenticator: Authenticator, callers: CallerWatch,
       watchBy(context, callers, { id: found.keyId, refusal: () => refusalOf(authenticator.authenticate(apiKey)) });
     }
     context.set("refusal", () => (expired ? expiredError(found) : new ApiError(code)));
-    if (door !== undefined && apiKey === undefined && within === undefined)
+    if (door !== undefined && apiKey === undefined && batchCaller === undefined)
       authenticateByCookie(context, callers, door);
     return undefined;
   };

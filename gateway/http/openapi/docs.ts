@@ -27,7 +27,7 @@ const pictureHeaders = {
 };
 
 export interface DocsDeps {
-  /** Of the server. */
+  /** The server's version. */
   readonly version: string;
 }
 

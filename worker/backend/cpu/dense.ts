@@ -16,7 +16,7 @@ export interface Dense {
    * of layer `index`, whose q, k and v it leaves in the buffers.
    */
   run(index: number, rows: number): Promise<void>;
-  /** The same behind the last layer: leaves logits of the first `rows` rows. */
+  /** Runs what stands behind the last layer: leaves the logits of the first `rows` rows. */
   head(rows: number): Promise<void>;
   /**
    * Attention too, where it can be a part of the same native calls. Stage 2i is `run(i)`, behind the last layer `head`;

@@ -15,7 +15,7 @@ interface ExpertLayer {
   readonly router: Matrix;
   readonly routerBias: Float32Array | undefined;
   readonly experts: readonly GatedMlp[];
-  /** All of them, for calls that multiply by many. */
+  /** All experts of the layer as one object, for native calls that multiply by many of them. */
   readonly native: ExpertSet;
 }
 

@@ -8,7 +8,7 @@ import { choiceFlags } from "../../contract/sparse.ts";
 /** True when every row wants logits, so that nothing can be left out. */
 export const wantsAllLogits = (batch: Batch): boolean => batch.logitRows.length === batch.tokenIds.length;
 
-/** The same step for `logitRows` alone; K and V of all rows must have been written already. */
+/** The batch with the rows of `logitRows` alone; K and V of all rows must have been written already. */
 export function reduceToLogitRows(batch: Batch): Batch {
   const rows = batch.logitRows;
   const pick = (values: Int32Array) => Int32Array.from(rows, (row) => values[row]);

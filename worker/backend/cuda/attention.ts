@@ -95,7 +95,7 @@ export function assertMx8({ hasWarpgroups }: PackShape, device: ComputeDevice): 
 /** Thread blocks of a persistent kernel that run on one multiprocessor at a time, at most. */
 const packedBlocks = 2;
 
-/** Of attention_packed and attention_tiles: sums of long heads fill the registers. */
+/** Thread blocks of attention_packed and attention_tiles on one multiprocessor. The sums of long heads fill the registers. */
 const syncBlocks = (headDim: number): number => (headDim > 128 ? 1 : 2);
 
 /**

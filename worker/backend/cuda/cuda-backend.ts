@@ -25,7 +25,7 @@ export type { CudaBackendOptions, CudaModel } from "./parts.ts";
 /** Names the arithmetic: KV that another numeric mode computed belongs to another model (see model/digest.ts). */
 export const numericMode = "cuda-bfloat16";
 
-/** The same by what else decides the numbers: weights in 8-bit floats, which some devices multiply as they are, KV in mx8. */
+/** The mode with what else decides the numbers: 8-bit floats as weights, which some devices multiply as they are, and KV in mx8. */
 export function numericModeOf(isE4m3: boolean, isMx8: boolean): string {
   return `${numericMode}${isE4m3 ? "/e4m3" : ""}${isMx8 ? "/kv-mx8" : ""}`;
 }

@@ -24,7 +24,7 @@ import { type SparseParts, shadowBlocks } from "./sparse/sparse-ops.ts";
 
 /** Bytes of one part of the staging memory, unless a block is larger. */
 const partBytes = 16 << 20;
-/** Beside decodes a copy has so many bytes, unless a block is larger, and so many are under way: 0.2 ms of copies. */
+/** While requests decode, a copy has at most this many bytes, unless a block is larger, and this many copies are under way: 0.2 ms of copying. */
 const [bytesBesideDecodes, copiesBesideDecodes] = [5 << 20, 2];
 /** Parts for each direction: while one is filled, others are under way. */
 const partsEachWay = 4;
@@ -72,7 +72,7 @@ export interface HostBlocksParts {
   readonly blockTokens: number;
   /** Page-locked bytes to take at most. */
   readonly hostBytes: number;
-  /** Of a pool whose K has shadows. */
+  /** The further buffers of a pool whose K has shadows. */
   readonly sparse?: SparseParts | undefined;
 }
 

@@ -32,7 +32,7 @@ export interface OpenDeviceOptions {
   readonly index: number;
   /** The model's head size, for which attention is compiled. */
   readonly headDim: number;
-  /** By which the model caps scores of attention; undefined: it does not. */
+  /** The cap of the model's attention scores (see kernels/abi.h, SINKS AND CAPS); undefined: it has none. */
   readonly scoreCap?: number | undefined;
   /** What the KV pool holds, for which kernels are compiled; default: bfloat16. */
   readonly kvElement?: KvElement | undefined;

@@ -10,9 +10,9 @@ import { withoutChosen } from "./sparse/choice-words.ts";
 
 /** The plans of a step. */
 export interface StepPlans {
-  /** Of layers that see all of a prompt. */
+  /** The plan for layers that see all of a prompt. */
   readonly full: AttentionPlan;
-  /** Of layers that slide; undefined: the model has none. */
+  /** The plan for layers with a sliding window; undefined: the model has none. */
   readonly sliding?: AttentionPlan | undefined;
 }
 

@@ -65,7 +65,7 @@ export interface Workspace {
 
 export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes: WorkspaceSizes): Workspace {
   const { hiddenSize, headCount, kvHeadCount, headDim, vocabSize, experts } = config;
-  // Of a model whose layers all have experts nothing is as wide as an MLP.
+  // In a model whose layers all have experts, no buffer needs the width of a dense MLP.
   const ffnOfDense = experts?.layers.every((has) => has) ? 1 : config.ffnSize;
   const { maxRows, maxLogitRows, partialRows } = sizes;
   const rows = (name: string, width: number, bytes: number) => device.allocate(name, maxRows * width * bytes);

@@ -23,7 +23,7 @@ export type MatmulScales = "rows" | "blocks";
 /** Numbers, or rows and columns of weights, that share a scale of "blocks". */
 export const scaleBlock = 128;
 
-/** From one row of the weights' scales by blocks to the next. */
+/** How many scales lie from one row of the weights' scales by blocks to the next. */
 export const blockScaleStride = (inWidth: number): number => 4 * Math.ceil(inWidth / scaleBlock / 4);
 
 /** How many scales a product has. */
@@ -39,7 +39,7 @@ const transposed = 1;
 
 // cublasLtMatmulDescAttributes_t, cublasLtMatmulPreferenceAttributes_t (cublasLt.h).
 const transA = 3;
-/** Of weights, then of the input. */
+/** Each pair: the attribute for the weights, then that for the input. */
 const scalePointers = [17, 18] as const;
 const scaleModes = [31, 32] as const;
 /** cublasLtMatmulMatrixScale_t: OUTER_VEC_32F of both; BLK128x128_32F of weights, VEC128_32F of the input. */

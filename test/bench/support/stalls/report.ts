@@ -5,7 +5,7 @@ import type { Waits } from "./meter.ts";
 
 const [waitBoundMs, largeWaitBoundMs, largeBodies] = [50, 100, 5];
 const [chatBound, growthBoundMib] = [3, 64];
-/** Of its growth a process may keep so much: what is kept for the next request of a kind. */
+/** MiB of its growth that a process may still hold 10 s later, which it keeps for the next request of the kind. */
 export const keptBoundMib = 16;
 
 /** What one request did. */
@@ -17,7 +17,7 @@ export interface StallResult {
   /** What the server says of a request that it refuses; how the ingestion of a file ended. */
   readonly refusal: string;
   readonly answerMs: number;
-  /** Of the other tenant: its longest wait for the models, its chats. */
+  /** What the other tenant saw: its longest wait for the models, and how long its chats took. */
   readonly waitMs: number;
   readonly chatMs: number;
   readonly longestChatMs: number;

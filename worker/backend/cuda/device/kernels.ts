@@ -43,7 +43,7 @@ const gatedExperts = [
   ...(["i32", "i32", "i32", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const),
 ] as const;
 
-/** The same as far as order, then in, outputs, out */
+/** The parameters above up to order, then in, outputs, out */
 const downExperts = [
   ...(["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr", "ptr"] as const),
   ...(["i32", "i32", "ptr"] as const),

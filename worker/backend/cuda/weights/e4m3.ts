@@ -15,7 +15,7 @@ export interface MatrixScales {
 /** Kernels take vectors of so many bytes of a row, and cuBLASLt multiples of it. */
 const widthUnit = 16;
 
-/** Of the tensors whose rows are one matrix: how they stay in 8 bits; undefined: they do not. */
+/** How a matrix made of the rows of these tensors stays in 8 bits; undefined: it does not. */
 export function scalesKind(tensors: readonly StoredTensor[]): MatmulScales | undefined {
   const kinds = new Set(tensors.map(kindOf));
   const [kind] = kinds;

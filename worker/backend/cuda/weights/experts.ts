@@ -8,7 +8,7 @@ export type ExpertForm = "b16" | "e4m3" | "mx4";
 /** [experts * outWidth, inWidth] */
 export interface ExpertMatrix extends Matrix {
   readonly form: ExpertForm;
-  /** Of mx4: a byte for each 32 inputs of an output. */
+  /** Scales of a matrix in mx4, a byte for each 32 inputs of an output; null in other forms. */
   readonly blockScales: DeviceBuffer | null;
 }
 
@@ -21,7 +21,7 @@ export interface ExpertWeights {
   readonly downBias: DeviceBuffer | null;
   readonly gateUp: ExpertMatrix;
   readonly down: ExpertMatrix;
-  /** Of an expert's output o the gate is row o * gateStep of gateUp, and the up is upOffset rows behind it. */
+  /** For output o of an expert, the gate is row o * gateStep of gateUp, and the up is upOffset rows behind it. */
   readonly gateStep: number;
   readonly upOffset: number;
 }
@@ -29,7 +29,7 @@ export interface ExpertWeights {
 /** Greater scales are refused: 2^(s - 1) is no bfloat16 number then. Models have scales far below 1. */
 export const greatestDeviceScale = 128;
 
-/** Of a tensor that has all experts the whole part of one, rows as they are stored. */
+/** The part of a tensor of all experts that is one expert's, with its rows as they are stored. */
 export function wholeExpert({ stack, ...tensor }: StoredTensor): StoredTensor {
   if (stack === undefined) throw new RangeError(`${tensor.file}: a tensor of one expert`);
   const { rows, columns } = stack;
