@@ -1,6 +1,11 @@
 /*
  * Products by AMX. An instruction multiplies 16 rows by 16 outputs; two panels of rows and a pair share their loads. A
  * block of pairs stays in the second cache while all rows of a task pass by, 32 at a time.
+ *
+ * The order of instructions is what it is because loads and stores of tiles share buffers with all others (measured on
+ * an Intel Xeon with AMX). Sums of four tiles that are stored at once wait for AMX and hold up the loads behind them, a
+ * fifth of int8's time, so each is stored when its tile is about to be multiplied for the next sums, which costs
+ * nothing; and what the next step needs is loaded as soon as this one is done with the tile.
  */
 #ifndef SPANGATE_KERNELS_PRODUCTS_AMX_H
 #define SPANGATE_KERNELS_PRODUCTS_AMX_H
@@ -23,140 +28,112 @@ constexpr int kAheadBytes = 4096;
 /*
  * Bytes of two panels of rows that stay in the first cache while the weights of a block pass by: a stretch of inputs.
  * The weights pass by without a place of their own there, so the rows may fill two thirds of it (measured there: 16 KiB
- * are a tenth slower, and so is keeping the weights, or all inputs at once).
+ * are up to a tenth slower, and so is keeping the weights, or all inputs at once).
  */
 constexpr int kStretchBytes = 32 * 1024;
 /*
- * Pairs of a block: their weights stay in the second cache while all rows of a task pass by, the sums in the first (one
- * pair is up to a fifth slower there, three and four 3 to 8 %, eight a tenth).
+ * Pairs of a block: their weights stay in the second cache while all rows of a task pass by (two are 4 to 8 % slower
+ * there, and eight 3 %).
  */
-constexpr int kMostPairs = 2;
+constexpr int kMostPairs = 4;
 
 /* A step is a tile of each panel of a pair. */
 constexpr int kStepBytes = 2 * spg::kTileBytes;
+/* Bytes of two panels of rows that a group of int8 has at most. */
+constexpr int kGroupBytes = 2 * spg::kGroupTiles * spg::kTileBytes;
+static_assert(kStretchBytes <= kMostGroups * kGroupBytes);
 
 inline void fetch_step(const unsigned char *weights) {
 #pragma GCC unroll 32
   for (int i = 0; i < kStepBytes; i += 64) __builtin_prefetch(weights + kAheadBytes + i, 0, 3);
 }
 
-/* Weights of a step. Those that two panels of rows read are gone from the first cache before they are read again. */
-template <bool kTwo>
-inline void load_weights(const unsigned char *weights) {
-  if (kTwo) {
-    _tile_stream_loadd(6, weights, 64);
-    _tile_stream_loadd(7, weights + spg::kTileBytes, 64);
-  } else {
-    _tile_loadd(6, weights, 64);
-    _tile_loadd(7, weights + spg::kTileBytes, 64);
-    fetch_step(weights);
-  }
-}
-
-/* One or two panels of 16 rows. */
-struct RowTiles {
-  const unsigned char *first, *second;
-  int rows;
-};
-
-/* Tiles, or in int8 groups, [from, end) along the inputs. Only the first stretch begins with sums of zero. */
+/* Tiles, or in int8 groups, [from, end) along the inputs. */
 struct Stretch {
   int from, end;
 };
 
-template <bool kTwo>
-inline void load_sums(const Stretch &stretch, const float *sums) {
-  if (stretch.from > 0) {
-    _tile_loadd(0, sums, 128);
-    _tile_loadd(1, sums + 16, 128);
-    if (kTwo) _tile_loadd(2, sums + 16 * 32, 128);
-    if (kTwo) _tile_loadd(3, sums + 16 * 32 + 16, 128);
-    return;
-  }
-  _tile_zero(0);
-  _tile_zero(1);
-  if (kTwo) _tile_zero(2);
-  if (kTwo) _tile_zero(3);
-}
-
-template <bool kTwo>
-inline void store_sums(void *to) {
-  float *sums = static_cast<float *>(to);
-  _tile_stored(0, sums, 128);
-  _tile_stored(1, sums + 16, 128);
-  if (kTwo) _tile_stored(2, sums + 16 * 32, 128);
-  if (kTwo) _tile_stored(3, sums + 16 * 32 + 16, 128);
-}
-
-/* sums: [32][32]. Not inlined, and neither is multiply_int8: beside its caller's, what each step needs leaves registers. */
-template <bool kTwo, bool kGates>
-[[gnu::noinline]] void multiply_b16(const MatrixView &matrix, const RowTiles &rows, int rowParts, const Stretch &stretch,
-                                    const unsigned char *weights, Meanwhile &meanwhile, float *sums) {
-  load_sums<kTwo>(stretch, sums);
-  for (int tile = stretch.from; tile < stretch.end; tile++) {
-    const size_t at = static_cast<size_t>(tile) * rowParts * spg::kTileBytes;
-    for (int part = 0; part < matrix.parts; part++, weights += kStepBytes) {
-      load_weights<kTwo>(weights);
-      if (kTwo) meanwhile.next.fetch();
-      /* A product of the parts i and j is as small as one of the parts 0 and i + j. */
-      for (int i = 0; i + part < rowParts; i++) {
-        const size_t from = at + i * spg::kTileBytes;
-        _tile_loadd(4, rows.first + from, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (kTwo) _tile_loadd(5, rows.second + from, 64);
-        if (kTwo) _tile_dpbf16ps(2, 5, 6);
-        if (kTwo) _tile_dpbf16ps(3, 5, 7);
-      }
-      if (kGates) meanwhile.gates.finish_some();
-    }
-  }
-  store_sums<kTwo>(sums);
-}
-
-struct Int8Scales {
-  /* [group][16] of each row panel; [group][32]. */
-  const float *first, *second, *weights;
+/*
+ * Where tiles 0 to 3 store what they hold before they take up new sums, or null; and what those begin with, or null for
+ * zero. Both are [32][32].
+ */
+struct Turn {
+  float *to;
+  const float *begin;
 };
 
-template <bool kTwo>
-[[gnu::noinline]] void multiply_int8(const MatrixView &matrix, const RowTiles &rows, const Int8Scales &scales,
-                                     const Stretch &stretch, const unsigned char *weights, Meanwhile &meanwhile,
-                                     float *sums) {
-  WaitingGroup &waiting = meanwhile.group;
-  int tile = spg::group_start(matrix, stretch.from);
-  for (int group = stretch.from; group < stretch.end; group++) {
-    const int end = spg::group_start(matrix, group + 1);
-    load_sums<kTwo>({0, 0}, nullptr);
-    for (; tile < end; tile++, weights += kStepBytes) {
-      const size_t at = static_cast<size_t>(tile) * spg::kTileBytes;
-      _tile_loadd(4, rows.first + at, 64);
-      load_weights<kTwo>(weights);
-      if (kTwo) meanwhile.next.fetch();
-      _tile_dpbssd(0, 4, 6);
-      _tile_dpbssd(1, 4, 7);
-      if (kTwo) _tile_loadd(5, rows.second + at, 64);
-      if (kTwo) _tile_dpbssd(2, 5, 6);
-      if (kTwo) _tile_dpbssd(3, 5, 7);
-      waiting.add();
-    }
-    waiting.finish();
-    store_sums<kTwo>(waiting.whole());
-    const float *first = scales.first + group * 16, *second = scales.second + group * 16;
-    waiting.wait({first, second, scales.weights + group * spg::kPairOutputs, sums, rows.rows, group == 0});
+/* A tile's number is part of the name of a register, so these cannot be functions. */
+#define SPG_TURN_OVER(tile, turn)                                                          \
+  do {                                                                                     \
+    constexpr int at = tile / 2 * spg::kPanelRows * spg::kPairOutputs + tile % 2 * 16;     \
+    if (turn.to) _tile_stored(tile, turn.to + at, spg::kPairOutputs * sizeof(float));      \
+    if (turn.begin) {                                                                      \
+      _tile_loadd(tile, turn.begin + at, spg::kPairOutputs * sizeof(float));               \
+    } else {                                                                               \
+      _tile_zero(tile);                                                                    \
+    }                                                                                      \
+  } while (false)
+#define SPG_MULTIPLY(sums, rows, weights)                                                  \
+  do {                                                                                     \
+    if constexpr (kForm == SPG_INT8) {                                                     \
+      _tile_dpbssd(sums, rows, weights);                                                   \
+    } else {                                                                               \
+      _tile_dpbf16ps(sums, rows, weights);                                                 \
+    }                                                                                      \
+  } while (false)
+
+/* What is loaded for the next step; null: tiles stay as they are. */
+struct Ahead {
+  const unsigned char *rows, *weights;
+};
+
+/*
+ * Two panels of rows: those of the first and the weights are loaded. Weights are gone from the first cache before they
+ * are read again, so they are loaded as what is not kept. kTurns: the tiles take up new sums.
+ */
+template <int kForm, bool kTurns>
+inline void multiply_two(const unsigned char *second, const Ahead &ahead, const Turn &turn) {
+  _tile_loadd(5, second, 64);
+  if constexpr (kTurns) SPG_TURN_OVER(0, turn);
+  SPG_MULTIPLY(0, 4, 6);
+  if constexpr (kTurns) SPG_TURN_OVER(1, turn);
+  SPG_MULTIPLY(1, 4, 7);
+  if (ahead.rows) _tile_loadd(4, ahead.rows, 64);
+  if constexpr (kTurns) SPG_TURN_OVER(2, turn);
+  SPG_MULTIPLY(2, 5, 6);
+  if (ahead.weights) _tile_stream_loadd(6, ahead.weights, 64);
+  if constexpr (kTurns) SPG_TURN_OVER(3, turn);
+  SPG_MULTIPLY(3, 5, 7);
+  if (ahead.weights) _tile_stream_loadd(7, ahead.weights + spg::kTileBytes, 64);
+}
+
+/* One panel of rows. weights: null where they are loaded. */
+template <int kForm, bool kTurns>
+inline void multiply_one(const unsigned char *rows, const unsigned char *weights, const Turn &turn) {
+  _tile_loadd(4, rows, 64);
+  if (weights) {
+    _tile_loadd(6, weights, 64);
+    _tile_loadd(7, weights + spg::kTileBytes, 64);
+    fetch_step(weights);
   }
+  if constexpr (kTurns) SPG_TURN_OVER(0, turn);
+  SPG_MULTIPLY(0, 4, 6);
+  if constexpr (kTurns) SPG_TURN_OVER(1, turn);
+  SPG_MULTIPLY(1, 4, 7);
 }
 
-/* How many rows panels [panel, panel + 2) have, if there are so many before `endPanel`. */
-inline int rows_of_panels(const PackedRows &packed, int panel, int endPanel) {
-  const int most = panel + 1 < endPanel ? 2 * spg::kPanelRows : spg::kPanelRows;
-  const int left = packed.rows - panel * spg::kPanelRows;
-  return left < most ? left : most;
-}
+/* Two panels of rows, or one, by a block of pairs, in stretches along the inputs. */
+struct Block {
+  int panel, rows, firstPair, endPair, stretches;
+};
 
-/* What is multiplied at a time: the stretch `index` of a pair. */
+/* A stretch of one pair. */
 struct Part {
-  int pair, index;
+  Stretch stretch;
+  int panel, pair;
+  const unsigned char *weights;
+  /* [32][32]: sums from stretch to stretch. */
+  float *sums;
 };
 
 /* Tiles, or in int8 groups, along the inputs. */
@@ -164,84 +141,19 @@ inline int units_of(const MatrixView &matrix) {
   return matrix.form == SPG_B16 ? matrix.tiles : matrix.groups;
 }
 
-inline Stretch stretch_of(const MatrixView &matrix, const Block &block, int index) {
-  const int units = units_of(matrix);
-  return {units * index / block.stretches, units * (index + 1) / block.stretches};
-}
-
 /* Steps before a unit. */
 inline int steps_before(const MatrixView &matrix, int unit) {
   return matrix.form == SPG_B16 ? unit * matrix.parts : spg::group_start(matrix, unit);
 }
 
-template <bool kTwo, bool kGates>
-void multiply_part(const MatrixView &matrix, const PackedRows &packed, const Block &block, const Part &part,
-                   Meanwhile &meanwhile, float *sums) {
-  const Stretch stretch = stretch_of(matrix, block, part.index);
-  const size_t before = static_cast<size_t>(steps_before(matrix, stretch.from)) * kStepBytes;
-  const unsigned char *weights = spg::pair_data(matrix, part.pair) + before;
-  const unsigned char *first = packed.data + block.panel * packed.panelBytes;
-  const RowTiles rows{first, first + packed.panelBytes, block.rows};
-  if (matrix.form == SPG_B16) {
-    return multiply_b16<kTwo, kGates>(matrix, rows, packed.parts, stretch, weights, meanwhile, sums);
-  }
-  const size_t panelScales = static_cast<size_t>(matrix.groups) * spg::kPanelRows;
-  const float *rowScales = packed.scales + block.panel * panelScales;
-  const float *weightScales = matrix.scales + static_cast<size_t>(part.pair) * matrix.groups * spg::kPairOutputs;
-  const Int8Scales scales{rowScales, rowScales + panelScales, weightScales};
-  multiply_int8<kTwo>(matrix, rows, scales, stretch, weights, meanwhile, sums);
-}
-
-/* sums: [kMostPairs][32][32]. */
-template <bool kTwo, bool kGates>
-void multiply_block(const MatrixView &matrix, const PackedRows &packed, const Block &block, Meanwhile &meanwhile,
-                    float *sums) {
-  for (int i = 0; i < block.stretches; i++) {
-    for (int pair = block.firstPair; pair < block.endPair; pair++) {
-      float *own = sums + (pair - block.firstPair) * 32 * 32;
-      multiply_part<kTwo, kGates>(matrix, packed, block, {pair, i}, meanwhile, own);
-    }
-  }
-}
-
-/* Whether sums go to where they belong as they are, or are added to what is there. */
-inline bool is_plain(const MatrixView &matrix, const ProductCall &call, const Block &block) {
-  return call.finish <= SPG_ADD && call.factor == 1.0f && !call.bias && !call.rowFactors &&
-         block.endPair * spg::kPairOutputs <= matrix.outputs;
-}
-
-inline void finish_plain(const ProductCall &call, const Block &block, const float *sums) {
-  const int numbers = (block.endPair - block.firstPair) * spg::kPairOutputs;
-  for (int r = 0; r < block.rows; r++, sums += spg::kPairOutputs) {
-    const float *own = sums;
-    float *out = out_row(call, block.panel * spg::kPanelRows + r) + block.firstPair * spg::kPairOutputs;
-    for (float *end = out + numbers; out < end; own += 32 * 32, out += spg::kPairOutputs) {
-      Vec first = load(own), second = load(own + kLanes);
-      if (call.finish == SPG_ADD) {
-        first = add(load(out), first);
-        second = add(load(out + kLanes), second);
-      }
-      store(out, first);
-      store(out + kLanes, second);
-    }
-  }
-}
-
-/* Row by row, so that what lies together is written together. */
-inline void finish_block(const MatrixView &matrix, const ProductCall &call, const Block &block, const float *sums) {
-  if (is_plain(matrix, call, block)) return finish_plain(call, block, sums);
-  for (int row = 0; row < block.rows; row++, sums += spg::kPairOutputs) {
-    const float *own = sums;
-    for (int pair = block.firstPair; pair < block.endPair; pair++, own += 32 * 32) {
-      finish_rows(matrix, call, pair, block.panel * spg::kPanelRows + row, 1, own);
-    }
-  }
-}
-
-/* In so many stretches two panels of rows stay in the first cache. */
-inline int stretches_of(const MatrixView &matrix, const PackedRows &packed) {
+/*
+ * In so many stretches two panels of rows stay in the first cache. Few rows read weights but once, as they lie in memory,
+ * and have one, in int8 one for as many groups as may be stored.
+ */
+inline int stretches_of(const MatrixView &matrix, const PackedRows &packed, bool few) {
   const int units = units_of(matrix);
-  const int unitBytes = 2 * spg::kTileBytes * (matrix.form == SPG_B16 ? packed.parts : spg::kGroupTiles);
+  if (few && matrix.form == SPG_B16) return 1;
+  const int unitBytes = matrix.form == SPG_B16 ? 2 * spg::kTileBytes * packed.parts : kGroupBytes;
   const int wanted = (units * unitBytes + kStretchBytes - 1) / kStretchBytes;
   return wanted < units ? wanted : units;
 }
@@ -255,43 +167,176 @@ inline NextWeights share_of_next(const MatrixView &matrix, const Block &block, i
   return done < bytes ? NextWeights(next + done, lines) : NextWeights();
 }
 
+/* The product of one task, block by block. The last sums of a block are stored and taken while the next is multiplied. */
+class TileProduct {
+ public:
+  TileProduct(const MatrixView &matrix, const PackedRows &packed, const ProductCall &call)
+      : matrix_(matrix), packed_(packed), waiting_(matrix, call) {}
+  ~TileProduct() { finish(); }
+  TileProduct(const TileProduct &) = delete;
+  TileProduct &operator=(const TileProduct &) = delete;
+
+  void multiply(const Block &block, const NextWeights &next) {
+    if (block.rows != rows_) finish();
+    rows_ = block.rows;
+    tiles_.shape(block.rows);
+    next_ = next;
+    const int units = units_of(matrix_);
+    for (int i = 0; i < block.stretches; i++) {
+      const Stretch stretch{units * i / block.stretches, units * (i + 1) / block.stretches};
+      const size_t before = static_cast<size_t>(steps_before(matrix_, stretch.from)) * kStepBytes;
+      for (int pair = block.firstPair; pair < block.endPair; pair++) {
+        const Part part{stretch, block.panel, pair, spg::pair_data(matrix_, pair) + before, sums_[pair - block.firstPair]};
+        block.rows > spg::kPanelRows ? multiply_part<true>(part) : multiply_part<false>(part);
+      }
+    }
+  }
+
+ private:
+  template <bool kTwo>
+  void multiply_part(const Part &part) {
+    matrix_.form == SPG_INT8 ? multiply_int8<kTwo>(part) : multiply_b16<kTwo>(part);
+  }
+
+  /* Not inlined: beside their callers', what each step needs leaves registers. */
+  template <bool kTwo>
+  [[gnu::noinline]] void multiply_b16(const Part &part);
+  template <bool kTwo>
+  [[gnu::noinline]] void multiply_int8(const Part &part);
+
+  const unsigned char *rows_of(int panel) const { return packed_.data + panel * packed_.panelBytes; }
+
+  /* Loads what multiply_two expects of its first step. */
+  void begin(const unsigned char *rows, const unsigned char *weights) {
+    _tile_loadd(4, rows, 64);
+    _tile_stream_loadd(6, weights, 64);
+    _tile_stream_loadd(7, weights + spg::kTileBytes, 64);
+  }
+
+  void finish() {
+    if (!held_) return;
+    const Turn last{held_, nullptr};
+    SPG_TURN_OVER(0, last);
+    SPG_TURN_OVER(1, last);
+    if (rows_ > spg::kPanelRows) {
+      SPG_TURN_OVER(2, last);
+      SPG_TURN_OVER(3, last);
+    }
+    held_ = nullptr;
+    waiting_.finish();
+  }
+
+  alignas(64) float sums_[kMostPairs][2 * spg::kPanelRows * spg::kPairOutputs];
+  const MatrixView &matrix_;
+  const PackedRows &packed_;
+  NextWeights next_;
+  WaitingSums waiting_;
+  Tiles tiles_;
+  /* Rows of the block that is multiplied; where the sums go that the tiles hold, null for none. */
+  int rows_ = 0;
+  float *held_ = nullptr;
+};
+
+template <bool kTwo>
+void TileProduct::multiply_b16(const Part &part) {
+  constexpr int kForm = SPG_B16;
+  const int rowParts = packed_.parts, parts = matrix_.parts;
+  const size_t tileBytes = static_cast<size_t>(rowParts) * spg::kTileBytes;
+  const unsigned char *rows = rows_of(part.panel) + part.stretch.from * tileBytes, *weights = part.weights;
+  const unsigned char *lastRows = rows + (part.stretch.end - part.stretch.from - 1) * tileBytes;
+  const Turn turn{held_, part.stretch.from > 0 ? part.sums : nullptr};
+  const int steps = (part.stretch.end - part.stretch.from) * parts, perStep = (rows_ + steps - 1) / steps;
+  bool isFirst = true;
+  if (kTwo) begin(rows, weights);
+  for (; rows <= lastRows; rows += tileBytes) {
+    for (int ofWeight = 0; ofWeight < parts; ofWeight++, weights += kStepBytes) {
+      if (kTwo) next_.fetch();
+      /* A product of the parts i and j is as small as one of the parts 0 and i + j. */
+      for (int i = 0; i + ofWeight < rowParts; i++, isFirst = false) {
+        const unsigned char *own = rows + i * spg::kTileBytes;
+        if constexpr (kTwo) {
+          const bool sameWeights = i + 1 + ofWeight < rowParts, sameRows = ofWeight + 1 < parts;
+          const unsigned char *next = sameWeights ? own + spg::kTileBytes : sameRows ? rows : rows + tileBytes;
+          const bool isEnd = !sameWeights && next > lastRows;
+          const Ahead ahead{isEnd ? nullptr : next, isEnd || sameWeights ? nullptr : weights + kStepBytes};
+          const unsigned char *second = own + packed_.panelBytes;
+          isFirst ? multiply_two<kForm, true>(second, ahead, turn) : multiply_two<kForm, false>(second, ahead, turn);
+        } else if (isFirst) {
+          multiply_one<kForm, true>(own, weights, turn);
+        } else {
+          multiply_one<kForm, false>(own, i == 0 ? weights : nullptr, turn);
+        }
+      }
+      waiting_.take(perStep);
+    }
+  }
+  waiting_.finish();
+  held_ = part.sums;
+  if (part.stretch.end < matrix_.tiles) return;
+  held_ = waiting_.stored(0);
+  waiting_.wait({part.pair, part.panel * spg::kPanelRows, rows_, {}, 0, nullptr, true, true});
+}
+
+template <bool kTwo>
+void TileProduct::multiply_int8(const Part &part) {
+  constexpr int kForm = SPG_INT8;
+  const auto [from, end] = part.stretch;
+  const int firstTile = spg::group_start(matrix_, from), endTile = spg::group_start(matrix_, end);
+  const unsigned char *rows = rows_of(part.panel) + static_cast<size_t>(firstTile) * spg::kTileBytes;
+  const unsigned char *weights = part.weights, *lastWeights = weights + (endTile - firstTile - 1) * kStepBytes;
+  if (kTwo) begin(rows, weights);
+  for (int group = from; group < end; group++) {
+    const Turn turn{held_, nullptr};
+    const int tiles = spg::group_start(matrix_, group + 1) - spg::group_start(matrix_, group);
+    for (int tile = 0; tile < tiles; tile++, rows += spg::kTileBytes, weights += kStepBytes) {
+      const bool isFirst = tile == 0;
+      if constexpr (kTwo) {
+        next_.fetch();
+        const bool isEnd = weights == lastWeights;
+        const Ahead ahead{isEnd ? nullptr : rows + spg::kTileBytes, isEnd ? nullptr : weights + kStepBytes};
+        const unsigned char *second = rows + packed_.panelBytes;
+        isFirst ? multiply_two<kForm, true>(second, ahead, turn) : multiply_two<kForm, false>(second, ahead, turn);
+      } else {
+        isFirst ? multiply_one<kForm, true>(rows, weights, turn) : multiply_one<kForm, false>(rows, weights, turn);
+      }
+      /* All at once: between the steps of many groups there is no room for it. */
+      waiting_.finish();
+    }
+    held_ = waiting_.stored(group - from);
+  }
+  const size_t panelScales = static_cast<size_t>(matrix_.groups) * spg::kPanelRows;
+  const float *rowScales = packed_.scales + part.panel * panelScales + from * spg::kPanelRows;
+  const size_t before = static_cast<size_t>(part.pair) * matrix_.groups + from;
+  const GroupScales scales{rowScales, rowScales + panelScales, matrix_.scales + before * spg::kPairOutputs};
+  const bool isLast = end == matrix_.groups;
+  waiting_.wait({part.pair, part.panel * spg::kPanelRows, rows_, scales, end - from, part.sums, from == 0, isLast});
+}
+
+#undef SPG_TURN_OVER
+#undef SPG_MULTIPLY
+
+/* How many rows panels [panel, panel + 2) have, if there are so many before `endPanel`. */
+inline int rows_of_panels(const PackedRows &packed, int panel, int endPanel) {
+  const int most = panel + 1 < endPanel ? 2 * spg::kPanelRows : spg::kPanelRows;
+  const int left = packed.rows - panel * spg::kPanelRows;
+  return left < most ? left : most;
+}
+
 void multiply_by_tiles(const MatrixView &matrix, const PackedRows &packed, const ProductCall &call,
                        const ProductRange &range) {
-  /* Of one block, and where gates wait of the one before it: what is not needed stays out of the first cache. */
-  alignas(64) float sums[2][kMostPairs * 32 * 32];
-  const bool gatesWait = gates_wait(matrix, call);
-  Meanwhile meanwhile{{}, {}, WaitingGates(call)};
-  Tiles tiles;
-  /* Few rows read weights but once, so they take a pair at a time, as it lies in memory. */
-  const int panels = range.endPanel - range.firstPanel;
-  const int most = panels <= 2 ? 1 : kMostPairs, stretches = panels <= 2 ? 1 : stretches_of(matrix, packed);
-  int blocks = 0;
+  TileProduct product(matrix, packed, call);
+  /* Few rows take a pair at a time, as it lies in memory. */
+  const int panels = range.endPanel - range.firstPanel, most = panels <= 2 ? 1 : kMostPairs;
+  const int stretches = stretches_of(matrix, packed, panels <= 2);
   for (int pair = range.firstPair; pair < range.endPair; pair += most) {
     const int endPair = pair + most < range.endPair ? pair + most : range.endPair;
-    const int steps = (endPair - pair) * steps_before(matrix, units_of(matrix));
     for (int panel = range.firstPanel; panel < range.endPanel; panel += 2) {
       const Block block{panel, rows_of_panels(packed, panel, range.endPanel), pair, endPair, stretches};
       const int turn = (panel - range.firstPanel) / 2, turns = (panels + 1) / 2;
       const bool isLast = turns == 1 || endPair == range.endPair;
-      meanwhile.next = isLast ? NextWeights() : share_of_next(matrix, block, turn, turns);
-      tiles.shape(block.rows);
-      float *own = sums[gatesWait ? blocks++ % 2 : 0];
-      if (block.rows <= spg::kPanelRows) {
-        multiply_block<false, false>(matrix, packed, block, meanwhile, own);
-      } else if (gatesWait) {
-        multiply_block<true, true>(matrix, packed, block, meanwhile, own);
-      } else {
-        multiply_block<true, false>(matrix, packed, block, meanwhile, own);
-      }
-      if (gatesWait) {
-        meanwhile.gates.wait(block, steps, own);
-      } else {
-        meanwhile.group.finish();
-        finish_block(matrix, call, block, own);
-      }
+      product.multiply(block, isLast ? NextWeights() : share_of_next(matrix, block, turn, turns));
     }
   }
-  meanwhile.gates.finish();
 }
 
 }

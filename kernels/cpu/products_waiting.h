@@ -1,7 +1,6 @@
 /*
- * What is done while AMX multiplies, a part of it after each step: weights of the next block are fetched, the whole numbers
- * of the group before are added to their sums, and gates are made of the sums of the block before. Sums that are only
- * written do not wait, nor do gates of int8: between the stores of AMX there is no room for theirs (measured).
+ * What is done while AMX multiplies, a part of it after each step: weights of the next block are fetched into the second
+ * cache, and sums that AMX has stored are taken to where they belong.
  */
 #ifndef SPANGATE_KERNELS_PRODUCTS_WAITING_H
 #define SPANGATE_KERNELS_PRODUCTS_WAITING_H
@@ -33,120 +32,137 @@ class NextWeights {
   int lines_ = 0;
 };
 
-/* Whole numbers of a group that wait to be added to the sums of 32 rows and a pair. */
-struct Group {
-  /* [16] scales of each row panel's rows; [32] of the pair's weights. */
+/* int8: at most so many groups are stored before they are added up, in registers. */
+constexpr int kMostGroups = 4;
+
+/* Scales of consecutive groups: [group][16] of each row panel's rows; [group][32] of the pair's weights. */
+struct GroupScales {
   const float *first, *second, *weights;
+};
+
+/* What AMX stored of up to 32 rows and a pair: b16 sums that are complete, or whole numbers of some groups of int8. */
+struct StoredSums {
+  int pair, firstRow, rows;
+  GroupScales scales;
+  int groups;
+  /* int8: [32][32], which the groups are added to. The first groups begin them, the last complete them. */
   float *sums;
-  int rows;
-  /* The sums begin with it. */
-  bool isFirst;
+  bool isFirst, isLast;
 };
 
-/*
- * While AMX multiplies one group, the vector units add the numbers of the group before it to the sums: eight rows after
- * each step, since most groups have four.
- */
-class WaitingGroup {
+/* Sums that AMX has stored, until the vector units have taken all of their rows. */
+class WaitingSums {
  public:
-  /* [32][32] */
-  int32_t *whole() { return whole_; }
-  void wait(const Group &group) {
-    group_ = group;
-    next_ = 0;
-  }
+  WaitingSums(const MatrixView &matrix, const ProductCall &call)
+      : matrix_(matrix), call_(call), way_(way_of(matrix, call)) {}
 
-  /* Adds up to eight rows more. */
-  void add() {
-    if (next_ + kRowsAtOnce <= group_.rows) {
-      group_.isFirst ? add_rows<true>(kRowsAtOnce) : add_rows<false>(kRowsAtOnce);
-    } else if (next_ < group_.rows) {
-      group_.isFirst ? add_rows<true>(group_.rows - next_) : add_rows<false>(group_.rows - next_);
-    }
-  }
+  /* [32][32]: where AMX stores, for int8 each group of a part. */
+  float *stored(int group) { return stored_[group]; }
 
-  void finish() {
-    while (next_ < group_.rows) add();
-  }
-
- private:
-  static constexpr int kRowsAtOnce = 8;
-
-  /* Adds so many rows' whole numbers, times both scales. They are of one panel. */
-  template <bool kFirst>
-  inline void add_rows(int count) {
-    const Vec first = load(group_.weights), second = load(group_.weights + 16);
-    const float *scales = next_ < 16 ? group_.first + next_ : group_.second + next_ - 16;
-    const __m512i *numbers = reinterpret_cast<const __m512i *>(whole_ + next_ * 32);
-    float *sums = group_.sums + next_ * 32;
-#pragma GCC unroll 8
-    for (int r = 0; r < count; r++, numbers += 2, sums += 32) {
-      const Vec scale = broadcast(scales[r]);
-      store(sums, fma(_mm512_cvtepi32_ps(numbers[0]), mul(scale, first), kFirst ? zero() : load(sums)));
-      store(sums + 16, fma(_mm512_cvtepi32_ps(numbers[1]), mul(scale, second), kFirst ? zero() : load(sums + 16)));
-    }
-    next_ += count;
-  }
-
-  alignas(64) int32_t whole_[32 * 32];
-  Group group_ = {};
-  int next_ = 0;
-};
-
-/* Two panels of rows, or one, by a block of pairs, in stretches along the inputs. */
-struct Block {
-  int panel, rows, firstPair, endPair, stretches;
-};
-
-/* Whether gates wait: the kind that most models have. finish_rows gives the same bits. */
-inline bool gates_wait(const MatrixView &matrix, const ProductCall &call) {
-  return matrix.form == SPG_B16 && call.finish == SPG_GATE && !call.bias && matrix.outputs % spg::kPairOutputs == 0;
-}
-
-/* Sums of a block, [pair][32][32], of which gates are made: row by row, so that what lies together is written together. */
-class WaitingGates {
- public:
-  explicit WaitingGates(const ProductCall &call) : call_(call) {}
-
-  /* The block before is finished first. steps: those of the block that is multiplied next. */
-  void wait(const Block &block, int steps, const float *sums) {
-    finish();
-    block_ = block;
+  /* Nothing must wait any more. AMX stores them in the first step of the part that follows, which is before any is taken. */
+  void wait(const StoredSums &sums) {
     sums_ = sums;
     row_ = 0;
-    pair_ = block.firstPair;
-    perStep_ = (block.rows * (block.endPair - block.firstPair) + steps - 1) / steps;
   }
 
-  /* A step's share. */
-  void finish_some() {
-    for (int i = 0; i < perStep_ && row_ < block_.rows; i++) finish_one();
+  /* Takes up to so many rows more. */
+  void take(int most) {
+    const int left = sums_.rows - row_, end = row_ + (left < most ? left : most);
+    if (row_ == end) return;
+    switch (sums_.isLast ? way_ : Way::kKeep) {
+      case Way::kKeep: take_rows<Way::kKeep>(end); break;
+      case Way::kStore: take_rows<Way::kStore>(end); break;
+      case Way::kAdd: take_rows<Way::kAdd>(end); break;
+      case Way::kGate: take_rows<Way::kGate>(end); break;
+      case Way::kOther: take_rows<Way::kOther>(end); break;
+    }
+    row_ = end;
   }
 
-  void finish() {
-    while (row_ < block_.rows) finish_one();
-  }
+  void finish() { take(2 * spg::kPanelRows); }
 
  private:
-  void finish_one() {
-    const float *sums = sums_ + (pair_ - block_.firstPair) * 32 * 32 + row_ * spg::kPairOutputs;
-    float *out = out_row(call_, block_.panel * spg::kPanelRows + row_) + pair_ * spg::kPanelOutputs;
-    store(out, gated(SPG_GATE, load(sums), load(sums + spg::kPanelOutputs)));
-    if (++pair_ < block_.endPair) return;
-    pair_ = block_.firstPair;
-    row_++;
+  /*
+   * Where rows go: to the sums of int8; as they are, added to what is there, or as gates to the product's end; or there by
+   * finish_rows, which gives the same bits and knows all that may be asked.
+   */
+  enum class Way { kKeep, kStore, kAdd, kGate, kOther };
+
+  static Way way_of(const MatrixView &matrix, const ProductCall &call) {
+    if (call.bias || call.rowFactors || matrix.outputs % spg::kPairOutputs != 0) return Way::kOther;
+    if (call.finish == SPG_GATE) return Way::kGate;
+    if (call.factor != 1.0f) return Way::kOther;
+    return call.finish == SPG_STORE ? Way::kStore : call.finish == SPG_ADD ? Way::kAdd : Way::kOther;
   }
 
-  const ProductCall &call_;
-  Block block_ = {};
-  const float *sums_ = nullptr;
-  int row_ = 0, pair_ = 0, perStep_ = 0;
-};
+  template <Way kWay>
+  void take_rows(int end) {
+    if (matrix_.form == SPG_INT8) {
+      switch (sums_.groups) {
+        case 1: return take_groups<kWay, 1>(end);
+        case 2: return take_groups<kWay, 2>(end);
+        case 3: return take_groups<kWay, 3>(end);
+        default: return take_groups<kWay, kMostGroups>(end);
+      }
+    }
+    for (int row = row_; row < end; row++) {
+      const float *sums = stored_[0] + row * spg::kPairOutputs;
+      take_row<kWay>(row, load(sums), load(sums + kLanes));
+    }
+  }
 
-struct Meanwhile {
-  NextWeights next;
-  WaitingGroup group;
-  WaitingGates gates;
+  /* Adds whole numbers times both scales, group by group. */
+  template <Way kWay, int kGroups>
+  void take_groups(int end) {
+    const GroupScales &scales = sums_.scales;
+    Vec weights[kGroups][2];
+#pragma GCC unroll 4
+    for (int group = 0; group < kGroups; group++) {
+      weights[group][0] = load(scales.weights + group * spg::kPairOutputs);
+      weights[group][1] = load(scales.weights + group * spg::kPairOutputs + kLanes);
+    }
+    for (int row = row_; row < end; row++) {
+      const int ofPanel = row % spg::kPanelRows;
+      const float *rowScales = (row < spg::kPanelRows ? scales.first : scales.second) + ofPanel;
+      const float *before = sums_.sums + row * spg::kPairOutputs;
+      Vec low = sums_.isFirst ? zero() : load(before), high = sums_.isFirst ? zero() : load(before + kLanes);
+#pragma GCC unroll 4
+      for (int group = 0; group < kGroups; group++) {
+        const Vec scale = broadcast(rowScales[group * spg::kPanelRows]);
+        const __m512i *numbers = reinterpret_cast<const __m512i *>(stored_[group] + row * spg::kPairOutputs);
+        low = fma(_mm512_cvtepi32_ps(numbers[0]), mul(scale, weights[group][0]), low);
+        high = fma(_mm512_cvtepi32_ps(numbers[1]), mul(scale, weights[group][1]), high);
+      }
+      take_row<kWay>(row, low, high);
+    }
+  }
+
+  template <Way kWay>
+  void take_row(int row, Vec low, Vec high) {
+    if (kWay == Way::kKeep || kWay == Way::kOther) {
+      alignas(64) float both[spg::kPairOutputs];
+      float *to = kWay == Way::kKeep ? sums_.sums + row * spg::kPairOutputs : both;
+      store(to, low);
+      store(to + kLanes, high);
+      if (kWay == Way::kOther) finish_rows(matrix_, call_, sums_.pair, sums_.firstRow + row, 1, both);
+      return;
+    }
+    float *out = out_row(call_, sums_.firstRow + row);
+    if (kWay == Way::kGate) {
+      store(out + sums_.pair * spg::kPanelOutputs, gated(SPG_GATE, low, high));
+      return;
+    }
+    out += sums_.pair * spg::kPairOutputs;
+    store(out, kWay == Way::kAdd ? add(load(out), low) : low);
+    store(out + kLanes, kWay == Way::kAdd ? add(load(out + kLanes), high) : high);
+  }
+
+  alignas(64) float stored_[kMostGroups][2 * spg::kPanelRows * spg::kPairOutputs];
+  const MatrixView &matrix_;
+  const ProductCall &call_;
+  const Way way_;
+  StoredSums sums_ = {};
+  int row_ = 0;
 };
 
 }
