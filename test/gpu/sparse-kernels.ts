@@ -4,9 +4,9 @@
  * sums of scores and attention within rounding.
  */
 import type { ComputeDevice, DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
-import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
+import { choiceSizes, putChoices, unitTokens } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { scoredHeads } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
-import { choiceLaunches, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
+import { choiceLaunches, scoringKernel, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { choiceFlags } from "../../worker/contract/sparse.ts";
 import type { Random } from "../native/random.ts";
@@ -141,7 +141,7 @@ class Scene {
     const heads = queryHeads + 2 * kvHeads;
     const listStride = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 0)) + 3;
     const tail = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 1));
-    const maxSplits = Math.ceil((listStride + tail) / (headDim > 128 ? 32 : 64));
+    const maxSplits = Math.ceil((listStride + tail) / 64);
     const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
     const space = (name: string, bytes: number) => twin.space(name, bytes);
     const arrivals = twin.put("arrivals", new Int32Array(rows.length * kvHeads));
@@ -156,7 +156,7 @@ class Scene {
       rotations: putRotations(twin, rotaryDim),
       shadows: twin.put("shadows", new Uint8Array(blockCount * kvHeads * blockTokens * (headDim / 2 + 2))),
       scores: space("scores", sizes.scoreTokens * scored * 2),
-      unitSums: space("unit sums", sizes.units * scored * 8),
+      unitSums: space("unit sums", sizes.units * scored * 4),
       lists: twin.put("lists", new Int32Array(rows.length * kvHeads * listStride * 2)),
       counts: twin.put("counts", new Int32Array(rows.length * 2).fill(9)),
       partials: space("partials", rows.length * maxSplits * queryHeads * headDim * 4),
@@ -184,12 +184,12 @@ function tiedScores(
     if (Number.isFinite(halves[i])) halves[i] = -random.integer(0, 60) / 4 - random.integer(0, 1) / 512;
   }
   const sums = twin.memory.float32(scene.unitSums);
-  for (let i = 0; i < sums.length; i += 2) [sums[i], sums[i + 1]] = [0, 0];
+  sums.fill(Number.NEGATIVE_INFINITY);
   const { segments, segmentTokenCounts } = scene.choices;
   const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
   for (let unit = 0, entry = 0; entry + 1 < segments.length; entry++) {
-    for (let head = 0; head < scored; head++) sums.set([head % 3, 1], 2 * (unit * scored + head));
-    for (let s = segments[entry]; s < segments[entry + 1]; s++) unit += Math.ceil(segmentTokenCounts[s] / 1_024);
+    for (let head = 0; head < scored; head++) sums[unit * scored + head] = head % 3;
+    for (let s = segments[entry]; s < segments[entry + 1]; s++) unit += Math.ceil(segmentTokenCounts[s] / unitTokens);
   }
 }
 
@@ -231,7 +231,7 @@ export async function checkSparse(
   const scored = [of.qkv, ...plan, of.rotations, of.shadows, ...heads, rotaryDim, shift, scale] as const;
   const { launches } = scene;
   const lists = (rows.length + 1) * kvHeads;
-  twin.launch("score_shadows", [...scored, of.scores, of.unitSums, of.counts], launches.score);
+  twin.launch(scoringKernel(queryHeads / kvHeads), [...scored, of.scores, of.unitSums, of.counts], launches.score);
   const sums = { buffer: of.unitSums, type: "float32", relative: sumError, absolute: sumError } as const;
   const words = [await twin.compare([sums])];
   tiedScores(random, of, twin, given);

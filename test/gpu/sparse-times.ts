@@ -7,7 +7,12 @@ import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { choiceSizes, putChoices } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { makeChoiceWorkspace, shadowBytesPerBlock } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
-import { allowChoices, choiceLaunches, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
+import {
+  allowChoices,
+  choiceLaunches,
+  scoringKernel,
+  shadowLaunch,
+} from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import { choiceFlags, forcedTokens } from "../../worker/contract/sparse.ts";
@@ -125,7 +130,7 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
   const scale = softmaxScale * Math.LOG2E;
   const shadow = device.prepare("shadow_slots", slots, slotCount, kvHeads, blockTokens, 0, 0, pool, shadows);
   const score = device.prepare(
-    "score_shadows",
+    scoringKernel(queryHeads / kvHeads),
     ...([qkv, ...plan, rotations, shadows, ...heads, headDim, Math.log2(blockTokens), scale] as const),
     ...([workspace.scores, workspace.unitSums, workspace.counts] as const),
   );

@@ -23,14 +23,16 @@ const effortOptions = hasFastOption && !isLong ? [`${fastOption}=max`] : [];
 
 /**
  * What compiles for the oldest compiles for newer ones, but for what stands behind a condition for Hopper: that is in
- * the attention kernels, in the one that has clusters, and in a header that they include as all others do. Tiles of other
- * sizes are compiled once.
+ * the attention kernels, in those that have clusters or bulk copies, and in a header that they include as all others do.
+ * Tiles of other sizes are compiled once.
  */
+const hopperSources = ["sparse/choose_tokens.cu", "sparse/score_shadows.cu"];
+
 function architecturesOf(source: string, headDim: number): readonly string[] {
   if (isLong) return ["80", "89", "90a"];
   // These are for Hopper alone; elsewhere they are empty, which the long form compiles too.
   if (source.includes("wgmma")) return ["90a"];
-  if (!source.startsWith("attention/") && source !== "sparse/choose_tokens.cu") return ["80"];
+  if (!source.startsWith("attention/") && !hopperSources.includes(source)) return ["80"];
   return headDim === 128 ? ["80", "90a"] : ["80"];
 }
 

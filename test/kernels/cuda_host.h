@@ -243,6 +243,11 @@ template <class T> static T __shfl_sync(unsigned, T x, int from) { return host::
 template <class T> static T __shfl_up_sync(unsigned, T x, int by) {
   return host::exchange(x, host::lane() < by ? host::lane() : host::lane() - by);
 }
+static inline unsigned __ballot_sync(unsigned, bool isSet) {
+  unsigned lanes = 0;
+  for (int from = 0; from < host::kWarpThreads; from++) lanes |= unsigned(host::exchange(int(isSet), from)) << from;
+  return lanes;
+}
 static inline void __syncthreads() { host::wait(host::block, host::left); }
 static inline void __syncwarp() { host::wait_warp(); }
 static inline void __threadfence() {}

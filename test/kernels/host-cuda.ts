@@ -14,6 +14,10 @@ import type { CudaSource } from "../../worker/native/cuda/compile/nvrtc.ts";
 /** The device's own instructions, and what the host has in their place. */
 const instructions: readonly (readonly [device: RegExp, host: string])[] = [
   [/asm\("cvt\.rn\.f16\.f32[^;]*;"[^;]*\);/g, "bits = host::half_of(x);"],
+  [
+    /asm\("\{\\n\.reg \.b32 x;\\ncvt\.rn\.f16x2[\s\S]*?\)\);/g,
+    "pair = unsigned(to_finite_half(high)) << 16 | to_finite_half(low);",
+  ],
   [/asm\("cvt\.f32\.f16[^;]*;"[^;]*\);/g, "x = host::of_half(bits);"],
   [/asm\("ex2\.approx[^;]*;"[^;]*\);/g, "y = exp2f(x);"],
   [

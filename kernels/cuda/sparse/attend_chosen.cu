@@ -8,34 +8,37 @@
  *   arrivals [entries][kvHeads]: 0 between launches
  *
  * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A thread block has a part
- * of a list, and each of its warps every fourth tile of 16 tokens (of long heads every second): it works on one while the rows of the next are copied
- * asynchronously to shared memory. Warps wait for nobody until their sums are added. Products are by matrix instructions,
- * of 16 query heads whether there are as many or not. The thread block of an entry and KV head that comes last adds the
- * parts up, in their order. For 8 rows that read 2,132 tokens it takes 36 us on an H200 where the bytes take 16.
+ * of a list, and each of its warps every fourth tile of 16 tokens, whose K and V its lanes load straight into the registers
+ * that the matrix instructions take them from: of K the dimensions, and of V the tokens and dimensions, in an order of
+ * their own that q, the weights and the results follow. While a warp works on the K of a tile the next tile's is not asked
+ * for yet, but other warps' is: so there are many, and none waits for another until their sums are added. The thread block
+ * of an entry and KV head that comes last adds the parts up, in their order.
  *
- * Grid: (parts, at most maxSplits, rows that choose at most * kvHeads), with kSharedBytes; a part has at least kLeastPart tokens. Oracle:
- * test/backend/cuda/emulated-sparse.ts.
+ * Grid: (parts, at most maxSplits, rows that choose at most * kvHeads) of 128 threads; a part has at least kLeastPart tokens.
+ * Oracle: test/backend/cuda/emulated-sparse.ts.
  */
 #include "choice_plan.cuh"
 #include "heads.cuh"
 #include "mma.cuh"
 
-/* Rows of long heads fill the shared memory. */
-constexpr int kThreads = HEAD_DIM > 128 ? 64 : 128, kWarps = kThreads / 32;
+constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kTileTokens = 16, kTiles = kTileTokens / 8, kLeastPart = kWarps * kTileTokens;
-constexpr int kVectors = HEAD_DIM / 8;
-/* A row is padded by 16 bytes to an odd number of 16-byte vectors, so eight rows lie in different banks. */
+/* Query heads that are worked on at a time: half the rows of a matrix instruction, of which the others are zeros. */
+constexpr int kHeads = 8;
+/* Of K a lane t = lane % 4 has eight dimensions 32 c + 8 t on, of each chunk c. Heads of other sizes choose nothing. */
+constexpr int kChunks = HEAD_DIM < 32 ? 1 : HEAD_DIM / 32;
+/* Of V a lane g = lane / 4 has kRun dimensions 8 kRun j + kRun g on, for each j. */
+constexpr int kRun = HEAD_DIM % 64 == 0 ? 8 : 4, kRuns = HEAD_DIM < 32 ? 1 : HEAD_DIM / (8 * kRun);
+/* Groups of eight dimensions of the results: number kRun j + i has number i of the run j of all eight lanes. */
+constexpr int kColumns = kRun * kRuns;
+
+/* A row of q is padded by 16 bytes to an odd number of 16-byte vectors. */
 constexpr int kStride = HEAD_DIM + 8;
-constexpr int kQueryRows = 16;
-/* Of each warp q, and twice K and V of a tile; where these were, its sums. */
-constexpr int kTileSize = 2 * kTileTokens * kStride, kWarpSize = kQueryRows * kStride + 2 * kTileSize;
-constexpr int kSharedBytes = kWarps * kWarpSize * int(sizeof(bf16));
-static_assert(kMaxGroup <= kQueryRows, "a row of q for each query head");
-static_assert(kQueryRows * HEAD_DIM * sizeof(float) <= 2 * kTileSize * sizeof(bf16), "sums take the place of K and V");
 
 struct Part {
-  int2 tokens[kWarps][2][kTileTokens]; /* slot, offset */
-  float2 totals[kWarps][kQueryRows];
+  float sums[kWarps][kMaxGroup][HEAD_DIM];
+  float2 totals[kWarps][kMaxGroup];
+  bf16 queries[kWarps][kHeads][kStride];
 };
 
 /* Of a row of q, the greatest score in log2 units, and the sum of 2^(score - that). */
@@ -53,214 +56,253 @@ struct Source {
   int end; /* of the part, counted from the list's first token: behind the list's are those of the tail */
 };
 
-/* A warp notes its tile's tokens, from number `first` on, and starts the copies of their K and V. */
-__device__ __forceinline__ void copy_tile(const Source &from, int first, int2 (&tokens)[kTileTokens], bf16 *rows) {
-  const int lane = threadIdx.x & 31;
-  if (lane < kTileTokens && first + lane < from.end) {
-    const int index = first + lane - from.entry.take;
-    if (index < 0) {
-      tokens[lane] = from.list[first + lane];
-    } else {
-      const TokenPlace place = place_in(from.plan.step, from.entry.tailBlocks, from.entry.tailFirst + index, from.blockShift);
-      tokens[lane] = make_int2((place.block << from.blockShift) + place.token, from.entry.tailOffset);
-    }
+/* Of a tile a lane's own token, lane % 16: the row of K in the pool, and the offset of its segment. */
+struct Token {
+  uint32 row;
+  int offset;
+};
+
+/* The lane's token of the tile that begins at number `first`; the last of the part where there is none. */
+__device__ __forceinline__ Token token_of(const Source &from, int first) {
+  const int number = min(first + int(threadIdx.x & 15), from.end - 1), index = number - from.entry.take;
+  int2 own;
+  if (index < 0) {
+    own = from.list[number];
+  } else {
+    const TokenPlace place = place_in(from.plan.step, from.entry.tailBlocks, from.entry.tailFirst + index, from.blockShift);
+    own = make_int2((place.block << from.blockShift) + place.token, from.entry.tailOffset);
   }
-  __syncwarp();
-#pragma unroll
-  for (int start = 0; start < kTileTokens * kVectors; start += 32) {
-    const int i = start + lane, token = i / kVectors, vector = i % kVectors;
-    if (kTileTokens * kVectors % 32 != 0 && token >= kTileTokens) break;
-    const bool isThere = first + token < from.end;
-    const int slot = isThere ? tokens[token].x : 0;
-    const size_t block = size_t(slot >> from.blockShift) * from.kvHeads + from.kvHead;
-    const size_t row = ((2 * block) << from.blockShift) + (slot & ((1 << from.blockShift) - 1));
-    const bf16 *key = from.pool + row * HEAD_DIM + 8 * vector;
-    bf16 *to = rows + token * kStride + 8 * vector;
-    copy_async(to, key, isThere);
-    copy_async(to + kTileTokens * kStride, key + (size_t(HEAD_DIM) << from.blockShift), isThere);
-  }
+  const uint32 block = uint32(own.x >> from.blockShift) * from.kvHeads + from.kvHead;
+  return {(2 * block << from.blockShift) + (own.x & ((1 << from.blockShift) - 1)), own.y};
 }
 
-/* A warp writes q [kQueryRows][kStride] of `heads` query heads, rotated by a row of rotations; zeros for the others. */
-__device__ __forceinline__ void rotate_queries(bf16 *queries, const bf16 *q, int heads, const float2 *row, int rotaryDim) {
-  const int half = rotaryDim / 2;
-  for (int i = threadIdx.x & 31; i < kQueryRows * HEAD_DIM / 2; i += 32) {
-    const int head = 2 * i / HEAD_DIM, d = 2 * i % HEAD_DIM;
-    float pair[2] = {0, 0};
-    for (int p = 0; p < 2 && head < heads; p++) {
-      const bf16 *own = q + head * HEAD_DIM + d + p;
-      pair[p] = to_float(*own);
-      if (d + p >= rotaryDim) continue;
-      const bool isFirst = d + p < half;
-      const float other = to_float(own[isFirst ? half : -half]);
-      const float2 turn = row[isFirst ? d + p : d + p - half];
-      const float straight = __fmul_rn(pair[p], turn.x), crossed = __fmul_rn(other, turn.y);
-      pair[p] = isFirst ? __fsub_rn(straight, crossed) : __fadd_rn(straight, crossed);
-    }
-    *reinterpret_cast<uint32 *>(queries + head * kStride + d) = pack_bf16(pair[0], pair[1]);
-  }
-}
+/* K of a lane: of tokens g and g + 8 of a tile. */
+struct Keys {
+  uint4 rows[kTiles][kChunks];
 
-/*
- * Scores of a tile's tokens: of eight tokens n a lane gets in [0] and [1] those of query head g with tokens 8 n + 2 t and the
- * next, g = lane / 4 and t = lane % 4, in [2] and [3] those of head g + 8.
- */
-__device__ __forceinline__ void multiply_keys(const bf16 *queries, const bf16 *keys, float (&scores)[kTiles][4]) {
-  const int lane = threadIdx.x & 31;
-  queries += (lane % 16) * kStride + lane / 16 * 8;
-  keys += (lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8;
+  __device__ __forceinline__ void load(const Source &from, const Token &token) {
+    const int lane = threadIdx.x & 31;
 #pragma unroll
-  for (int n = 0; n < kTiles; n++) scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = 0;
+    for (int n = 0; n < kTiles; n++) {
+      const size_t row = __shfl_sync(kAllLanes, token.row, 8 * n + lane / 4);
+      const uint4 *own = reinterpret_cast<const uint4 *>(from.pool + row * HEAD_DIM) + lane % 4;
 #pragma unroll
-  for (int d = 0; d < HEAD_DIM; d += 16) {
-    uint32 q[4];
-    load_matrices(q, queries + d);
-#pragma unroll
-    for (int n = 0; n < kTiles; n += 2) {
-      uint32 k[4];
-      load_matrices(k, keys + n * 8 * kStride + d);
-      multiply_add(scores[n], q, k[0], k[1]);
-      multiply_add(scores[n + 1], q, k[2], k[3]);
+      for (int c = 0; c < kChunks; c++) rows[n][c] = own[4 * c];
     }
   }
-}
+};
 
-/* The query heads of a thread block, and what they are rotated by. */
+/* V of a lane: of tokens 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of a tile, of which two numbers are a word. */
+struct Values {
+  uint32 words[4][kRuns][kRun / 2];
+
+  __device__ __forceinline__ void load(const Source &from, const Token &token) {
+    const int lane = threadIdx.x & 31;
+    const bf16 *values = from.pool + (size_t(HEAD_DIM) << from.blockShift) + kRun * (lane / 4);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      const size_t row = __shfl_sync(kAllLanes, token.row, 2 * (lane % 4) + n % 2 + 8 * (n / 2));
+#pragma unroll
+      for (int j = 0; j < kRuns; j++) {
+        const bf16 *own = values + row * HEAD_DIM + 8 * kRun * j;
+        if constexpr (kRun == 8) {
+          const uint4 eight = *reinterpret_cast<const uint4 *>(own);
+          words[n][j][0] = eight.x, words[n][j][1] = eight.y;
+          words[n][j][kRun / 2 - 2] = eight.z, words[n][j][kRun / 2 - 1] = eight.w;
+        } else {
+          const uint2 four = *reinterpret_cast<const uint2 *>(own);
+          words[n][j][0] = four.x, words[n][j][1] = four.y;
+        }
+      }
+    }
+  }
+};
+
+/* The query heads that are worked on, and what they are rotated by. */
 struct Heads {
   const bf16 *q;
-  int count;
+  int first, count;
   const float2 *rotations;
   int position, rotaryDim;
 };
 
-/*
- * Scores of a tile's first `count` tokens, one run of equal offsets after the other; minus infinity where there is none.
- * `offset` is what the warp's q was rotated for.
- */
-__device__ __forceinline__ void score_tile(const int2 (&tokens)[kTileTokens], int count, const Heads &heads, int &offset,
-                                           bf16 *queries, const bf16 *keys, float (&scores)[kTiles][4]) {
+/* A warp writes q [kHeads][kStride], rotated by a row of rotations; zeros for heads that there are not. */
+__device__ __forceinline__ void rotate_queries(bf16 *queries, const Heads &heads, const float2 *row) {
+  const int lane = threadIdx.x & 31, half = heads.rotaryDim / 2;
+  for (int d = lane; d < half; d += 32) {
+    const float2 turn = row[d];
 #pragma unroll
-  for (int n = 0; n < kTiles; n++) scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = -infinity();
-  for (int first = 0; first < count;) {
-    const int own = tokens[first].y;
-    int end = first + 1;
-    while (end < count && tokens[end].y == own) end++;
-    if (own != offset) {
-      __syncwarp();
-      const float2 *row = heads.rotations + (long long)(heads.position - own) * (heads.rotaryDim / 2);
-      rotate_queries(queries, heads.q, heads.count, row, heads.rotaryDim);
-      offset = own;
-      __syncwarp();
+    for (int h = 0; h < kHeads; h++) {
+      const bf16 *own = heads.q + h * HEAD_DIM + d;
+      const float x = h < heads.count ? to_float(own[0]) : 0.0f, y = h < heads.count ? to_float(own[half]) : 0.0f;
+      const float first = __fsub_rn(__fmul_rn(x, turn.x), __fmul_rn(y, turn.y));
+      const float second = __fadd_rn(__fmul_rn(y, turn.x), __fmul_rn(x, turn.y));
+      const uint32 both = pack_bf16(first, second);
+      queries[h * kStride + d] = bf16(both & 0xffff), queries[h * kStride + d + half] = bf16(both >> 16);
     }
-    float products[kTiles][4];
-    multiply_keys(queries, keys, products);
+  }
+  for (int d = 2 * half + lane; d < HEAD_DIM; d += 32) {
 #pragma unroll
-    for (int n = 0; n < kTiles; n++) {
+    for (int h = 0; h < kHeads; h++) queries[h * kStride + d] = h < heads.count ? heads.q[h * HEAD_DIM + d] : bf16(0);
+  }
+}
+
+/* q of head g, in the order of Keys. */
+struct Query {
+  uint4 words[kChunks];
+
+  /* Rotated for tokens whose segment has this offset. */
+  __device__ __forceinline__ void load(const Heads &heads, int offset, bf16 *queries) {
+    const int lane = threadIdx.x & 31;
+    __syncwarp();
+    rotate_queries(queries, heads, heads.rotations + (long long)(heads.position - offset) * (heads.rotaryDim / 2));
+    __syncwarp();
+    const bf16 *own = queries + lane / 4 * kStride + 8 * (lane % 4);
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int token = 8 * n + (threadIdx.x & 3) * 2 + i % 2;
-        if (token >= first && token < end) scores[n][i] = products[n][i];
-      }
+    for (int c = 0; c < kChunks; c++) words[c] = *reinterpret_cast<const uint4 *>(own + 32 * c);
+  }
+};
+
+/* Scores of eight tokens n of a tile: [head g][tokens 2 t, 2 t + 1]. */
+struct Scores {
+  float z[kTiles][2];
+};
+
+/* sum [head g][2] += a [8][16] b [16][8] */
+__device__ __forceinline__ void multiply_heads(float (&sum)[2], uint32 a0, uint32 a1, uint32 b0, uint32 b1) {
+  const uint32 a[4] = {a0, 0, a1, 0};
+  float all[4] = {sum[0], sum[1], 0, 0};
+  multiply_add(all, a, b0, b1);
+  sum[0] = all[0], sum[1] = all[1];
+}
+
+__device__ __forceinline__ void multiply_keys(const Query &query, const Keys &keys, Scores &products) {
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) {
+    products.z[n][0] = products.z[n][1] = 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; c++) {
+      const uint4 key = keys.rows[n][c], q = query.words[c];
+      multiply_heads(products.z[n], q.x, q.y, key.x, key.y);
+      multiply_heads(products.z[n], q.z, q.w, key.z, key.w);
     }
-    first = end;
   }
 }
 
 /*
- * Turns scores into weights of the query heads g and g + 8, relative to the greatest so far. A lane adds its own to the
- * totals, which it rescales as `factors` says.
+ * Scores of a tile's first `count` tokens, those of equal offsets at once; minus infinity where there is none. `offset` is
+ * what q was rotated for.
  */
-__device__ __forceinline__ void weigh(float (&scores)[kTiles][4], float scaleLog2, Softmax (&softmax)[2],
-                                      float (&factors)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    float top = -infinity();
-#pragma unroll
-    for (int n = 0; n < kTiles; n++) top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
-    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-    top = fmaxf(softmax[r].greatest, fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2)) * scaleLog2);
-    const float base = top == -infinity() ? 0.0f : top;
-    factors[r] = exp2_fast(softmax[r].greatest - base);
-    float total = softmax[r].total * factors[r];
-#pragma unroll
-    for (int n = 0; n < kTiles; n++) {
-#pragma unroll
-      for (int i = 2 * r; i < 2 * r + 2; i++) {
-        scores[n][i] = exp2_fast(scores[n][i] * scaleLog2 - base);
-        total += scores[n][i];
-      }
-    }
-    softmax[r].greatest = top, softmax[r].total = total;
-  }
-}
-
-/* Adds V of a tile's tokens by their weights, [16 query heads][HEAD_DIM] as scores are laid out, to sums by `factors`. */
-__device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4], const bf16 *values,
-                                                const float (&factors)[2], float (&sums)[HEAD_DIM / 8][4]) {
+__device__ __forceinline__ void score_tile(const Token &token, int count, const Heads &heads, const Keys &keys, int &offset,
+                                           bf16 *queries, Query &query, Scores &scores) {
   const int lane = threadIdx.x & 31;
-  values += (lane % 16) * kStride + lane / 16 * 8;
 #pragma unroll
-  for (int n = 0; n < HEAD_DIM / 8; n++) {
+  for (int n = 0; n < kTiles; n++) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) sums[n][i] *= factors[i / 2];
+    for (int i = 0; i < 2; i++) scores.z[n][i] = -infinity();
   }
+  for (uint32 left = count < kTileTokens ? (1u << count) - 1 : (1u << kTileTokens) - 1; left != 0;) {
+    const int own = __shfl_sync(kAllLanes, token.offset, __ffs(left) - 1);
+    const uint32 same = __ballot_sync(kAllLanes, token.offset == own) & left;
+    if (own != offset) query.load(heads, own, queries), offset = own;
+    Scores products;
+    multiply_keys(query, keys, products);
 #pragma unroll
-  for (int n = 0; n < kTiles; n += 2) {
-    const uint32 p[4] = {pack_bf16(weights[n][0], weights[n][1]), pack_bf16(weights[n][2], weights[n][3]),
-                         pack_bf16(weights[n + 1][0], weights[n + 1][1]), pack_bf16(weights[n + 1][2], weights[n + 1][3])};
+    for (int n = 0; n < kTiles; n++) {
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM; d += 16) {
-      uint32 v[4];
-      load_matrices_transposed(v, values + n * 8 * kStride + d);
-      multiply_add(sums[d / 8], p, v[0], v[1]);
-      multiply_add(sums[d / 8 + 1], p, v[2], v[3]);
+      for (int i = 0; i < 2; i++) {
+        if (same >> (8 * n + lane % 4 * 2 + i % 2) & 1) scores.z[n][i] = products.z[n][i];
+      }
     }
+    left &= ~same;
   }
 }
 
-/* The tiles of a warp, and its sums in the place of their rows. */
-__device__ __forceinline__ void add_tiles(Part &part, const Source &from, int first, const Heads &heads, float scaleLog2,
-                                          bf16 *shared) {
+/*
+ * Turns scores into weights relative to the greatest so far. A lane adds its own to the total, which it rescales by the
+ * factor that it returns.
+ */
+__device__ __forceinline__ float weigh(Scores &scores, float scaleLog2, Softmax &softmax) {
+  float top = -infinity();
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) top = fmaxf(top, fmaxf(scores.z[n][0], scores.z[n][1]));
+  top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+  top = fmaxf(softmax.greatest, fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2)) * scaleLog2);
+  const float base = top == -infinity() ? 0.0f : top, factor = exp2_fast(softmax.greatest - base);
+  softmax.greatest = top, softmax.total *= factor;
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      scores.z[n][i] = exp2_fast(scores.z[n][i] * scaleLog2 - base);
+      softmax.total += scores.z[n][i];
+    }
+  }
+  return factor;
+}
+
+/* The halves of two words that have the same place: the lower ones, or the upper ones. */
+__device__ __forceinline__ uint32 halves_of(uint32 first, uint32 second, bool isUpper) {
+  return isUpper ? first >> 16 | (second & 0xffff0000u) : (first & 0xffff) | second << 16;
+}
+
+/* Adds V of a tile's tokens by their weights to sums, which are rescaled by `factor`. */
+__device__ __forceinline__ void multiply_values(const Scores &weights, const Values &values, float factor,
+                                                float (&sums)[kColumns][2]) {
+  uint32 pairs[kTiles];
+#pragma unroll
+  for (int n = 0; n < kTiles; n++) pairs[n] = pack_bf16(weights.z[n][0], weights.z[n][1]);
+#pragma unroll
+  for (int column = 0; column < kColumns; column++) {
+    const int j = column / kRun, word = column % kRun / 2;
+    const bool isUpper = column % 2 == 1;
+    sums[column][0] *= factor, sums[column][1] *= factor;
+    const uint32 b0 = halves_of(values.words[0][j][word], values.words[1][j][word], isUpper);
+    const uint32 b1 = halves_of(values.words[2][j][word], values.words[3][j][word], isUpper);
+    multiply_heads(sums[column], pairs[0], pairs[1], b0, b1);
+  }
+}
+
+/* The tiles of a warp, and its sums. */
+__device__ __forceinline__ void add_tiles(Part &part, const Source &from, int first, const Heads &heads, float scaleLog2) {
   constexpr int kStep = kWarps * kTileTokens;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  bf16 *rows = shared + kQueryRows * kStride;
-  float sums[HEAD_DIM / 8][4] = {};
-  Softmax softmax[2] = {{-infinity(), 0}, {-infinity(), 0}};
-  int offset = 1 << 30; /* of nothing */
+  float sums[kColumns][2] = {};
+  Softmax softmax = {-infinity(), 0};
   first += warp * kTileTokens;
-  if (first < from.end) copy_tile(from, first, part.tokens[warp][0], rows);
-  commit_copies();
-  for (int stage = 0; first < from.end; first += kStep, stage ^= 1) {
-    if (first + kStep < from.end) {
-      copy_tile(from, first + kStep, part.tokens[warp][stage ^ 1], rows + (stage ^ 1) * kTileSize);
+  if (first < from.end) {
+    int offset = 1 << 30; /* of nothing */
+    Query query;
+    Keys keys;
+    Values values;
+    Token token = token_of(from, first), next = token_of(from, first + kStep);
+    keys.load(from, token);
+    values.load(from, token);
+    for (; first < from.end; first += kStep) {
+      Scores scores;
+      score_tile(token, from.end - first, heads, keys, offset, part.queries[warp][0], query, scores);
+      keys.load(from, next); /* behind the part it is the last token's again */
+      const float factor = weigh(scores, scaleLog2, softmax);
+      multiply_values(scores, values, factor, sums);
+      values.load(from, next);
+      token = next, next = token_of(from, first + 2 * kStep);
     }
-    commit_copies();
-    wait_copies<1>();
-    __syncwarp(); /* all lanes' copies of this tile have landed */
-    const bf16 *keys = rows + stage * kTileSize;
-    float weights[kTiles][4], factors[2];
-    score_tile(part.tokens[warp][stage], min(kTileTokens, from.end - first), heads, offset, shared, keys, weights);
-    weigh(weights, scaleLog2, softmax, factors);
-    multiply_values(weights, keys + kTileTokens * kStride, factors, sums);
-    __syncwarp(); /* no lane reads this tile any more */
   }
+  softmax.total += __shfl_xor_sync(kAllLanes, softmax.total, 1);
+  softmax.total += __shfl_xor_sync(kAllLanes, softmax.total, 2);
+  const int head = lane / 4;
+  if (head >= heads.count) return;
+  if (lane % 4 == 0) part.totals[warp][heads.first + head] = make_float2(softmax.greatest, softmax.total);
+  /* A column's numbers 2 t and 2 t + 1 are those of two lanes that had V. */
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    softmax[r].total += __shfl_xor_sync(kAllLanes, softmax[r].total, 1);
-    softmax[r].total += __shfl_xor_sync(kAllLanes, softmax[r].total, 2);
-    const int head = lane / 4 + 8 * r;
-    if (head >= heads.count) continue;
-    if (lane % 4 == 0) part.totals[warp][head] = make_float2(softmax[r].greatest, softmax[r].total);
-    float *to = reinterpret_cast<float *>(rows) + head * HEAD_DIM + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < HEAD_DIM / 8; n++) {
-      *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(sums[n][2 * r], sums[n][2 * r + 1]);
-    }
+  for (int column = 0; column < kColumns; column++) {
+    float *to = part.sums[warp][heads.first + head] + 8 * kRun * (column / kRun) + column % kRun + 2 * kRun * (lane % 4);
+    to[0] = sums[column][0], to[kRun] = sums[column][1];
   }
 }
 
 /* Numbers i and i + 1 of the part's sums over its warps, and the head's greatest score and total. */
-__device__ __forceinline__ float2 merge_warps(const Part &part, const bf16 *shared, int i, float2 &total) {
+__device__ __forceinline__ float2 merge_warps(const Part &part, int i, float2 &total) {
   const int head = i / HEAD_DIM;
   float greatest = -infinity(), all = 0;
   float2 sum = make_float2(0, 0);
@@ -269,10 +311,9 @@ __device__ __forceinline__ float2 merge_warps(const Part &part, const bf16 *shar
 #pragma unroll
   for (int w = 0; w < kWarps; w++) {
     const float2 own = part.totals[w][head];
-    const bf16 *rows = shared + w * kWarpSize + kQueryRows * kStride;
-    const float2 values = *reinterpret_cast<const float2 *>(reinterpret_cast<const float *>(rows) + i);
+    const float *values = part.sums[w][head] + i % HEAD_DIM;
     const float weight = exp2_fast(own.x - greatest);
-    sum.x += weight * values.x, sum.y += weight * values.y, all += weight * own.y;
+    sum.x += weight * values[0], sum.y += weight * values[1], all += weight * own.y;
   }
   total = make_float2(greatest, all);
   return sum;
@@ -281,14 +322,14 @@ __device__ __forceinline__ float2 merge_warps(const Part &part, const bf16 *shar
 /* Whether this thread block is the last of `splits` that come here. */
 __device__ __forceinline__ bool is_last(int *arrivals, int splits) {
   __shared__ bool isLast;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
+    __threadfence();
     isLast = atomicAdd(arrivals, 1) == splits - 1;
     if (isLast) *arrivals = 0;
+    __threadfence();
   }
   __syncthreads();
-  __threadfence();
   return isLast;
 }
 
@@ -315,10 +356,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 1 : 2)
 attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations, const bf16 *pool,
               const int2 *lists, int listStride, int queryHeads, int kvHeads, int rotaryDim, int blockTokens,
               float scaleLog2, int maxSplits, bf16 *out, float *partials, float2 *partialSums, int *arrivals) {
-  extern __shared__ __align__(16) bf16 shared[];
-  __shared__ Part part;
+  extern __shared__ __align__(16) unsigned char shared[];
+  Part &part = *reinterpret_cast<Part *>(shared);
   let_next_begin();
-  require_shared_memory(kSharedBytes);
+  require_shared_memory(sizeof(Part));
   const ChoicePlan plan = choice_plan(step, choicePlace);
   const int index = blockIdx.y / kvHeads, kvHead = blockIdx.y % kvHeads, group = queryHeads / kvHeads;
   if (index >= plan.entryCount) {
@@ -335,13 +376,15 @@ attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const fl
   const Source source = {plan,    entry,   lists + size_t(blockIdx.y) * listStride, pool, kvHead,
                          kvHeads, 31 - __clz(blockTokens), min(tokens, first + partTokens)};
   const bf16 *q = qkv + (size_t(entry.row) * (queryHeads + 2 * kvHeads) + kvHead * group) * HEAD_DIM;
-  const Heads heads = {q, group, rotations, entry.position, rotaryDim};
-  add_tiles(part, source, first, heads, scaleLog2, shared + (threadIdx.x >> 5) * kWarpSize);
+  for (int head = 0; head < group; head += kHeads) {
+    const Heads heads = {q + head * HEAD_DIM, head, min(kHeads, group - head), rotations, entry.position, rotaryDim};
+    add_tiles(part, source, first, heads, scaleLog2);
+  }
   __syncthreads();
   const size_t at = (size_t(index) * maxSplits + blockIdx.x) * queryHeads + kvHead * group;
   for (int i = 2 * threadIdx.x; i < group * HEAD_DIM; i += 2 * kThreads) {
     float2 total;
-    *reinterpret_cast<float2 *>(partials + at * HEAD_DIM + i) = merge_warps(part, shared, i, total);
+    *reinterpret_cast<float2 *>(partials + at * HEAD_DIM + i) = merge_warps(part, i, total);
     if (i % HEAD_DIM == 0) partialSums[at + i / HEAD_DIM] = total;
   }
   if (!is_last(arrivals + blockIdx.y, splits)) return;

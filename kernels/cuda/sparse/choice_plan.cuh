@@ -13,16 +13,16 @@
  *
  *   z = softmax_scale log2(e) (Hd q_h rotated to position - offset, 8 bits) . y
  *
- * infinity where the token is forced, and minus infinity for a head that a pass has not. PARTS float2
- * [units][kvHeads][passes][4]: the greatest z of a unit's tokens, and the sum of 2^(z - that) over them, from before z is
- * rounded to float16; for a head that there is not, minus infinity and 0.
+ * infinity where the token is forced, and minus infinity for a head that a pass has not. PARTS float32
+ * [units][kvHeads][passes][4]: log2 of the sum of 2^z over a unit's tokens, from before z is rounded to float16; minus
+ * infinity for a head that there is not.
  */
 #ifndef SPANGATE_CHOICE_PLAN_CUH
 #define SPANGATE_CHOICE_PLAN_CUH
 
 #include "common.cuh"
 
-constexpr int kUnitTokens = 1024;
+constexpr int kUnitTokens = 256;
 /* Query heads that share a KV head, at most; and how many of them are worked on at a time. */
 constexpr int kMaxGroup = 16, kPassHeads = 4;
 __host__ __device__ constexpr int passes_of(int group) { return (group + kPassHeads - 1) / kPassHeads; }

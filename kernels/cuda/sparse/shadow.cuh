@@ -45,43 +45,30 @@ __device__ __forceinline__ unsigned short to_finite_half(float x) {
   return to_half(fminf(fmaxf(x, -kMaxHalf), kMaxHalf));
 }
 
+/* The same for two, the first in the low half. */
+__device__ __forceinline__ uint32 to_finite_halves(float low, float high) {
+  uint32 pair;
+  asm("{\n.reg .b32 x;\ncvt.rn.f16x2.f32 x, %1, %2;\nmin.f16x2 x, x, %3;\nmax.f16x2 %0, x, %4;\n}"
+      : "=r"(pair)
+      : "f"(high), "f"(low), "r"(0x7bff7bff), "r"(0xfbfffbff));
+  return pair;
+}
+
 /* Index of a panel in a layer's shadows; blocks have 2^blockShift tokens. */
 __device__ __forceinline__ size_t panel_index(int block, int token, int kvHead, int kvHeads, int blockShift) {
   return (((size_t(block) * kvHeads + kvHead) << blockShift) + token) / kPanelTokens;
 }
 
-/* y [HEAD_DIM] in shared memory becomes Hd y. A whole warp must call it; it ends with what all lanes wrote in view. */
-__device__ __forceinline__ void transform(float *y) {
-  const int lane = threadIdx.x & 31;
-  for (int start = 0; start < HEAD_DIM;) {
-    int part = 1;
-    while (2 * part <= HEAD_DIM - start) part *= 2;
-    float *own = y + start;
-    for (int half = 1; half < part; half *= 2) {
-      __syncwarp();
-      for (int pair = lane; pair < part / 2; pair += 32) {
-        const int i = pair / half * 2 * half + pair % half;
-        const float a = own[i], b = own[i + half];
-        own[i] = __fadd_rn(a, b);
-        own[i + half] = __fsub_rn(a, b);
-      }
-    }
-    __syncwarp();
-    const float factor = __fdiv_rn(1.0f, __fsqrt_rn(float(part)));
-    for (int i = lane; i < part; i += 32) own[i] = __fmul_rn(own[i], factor);
-    start += part;
-  }
-  __syncwarp();
+/* The greatest power of two that is not above `count`. */
+__host__ __device__ constexpr int part_of(int count) {
+  int part = 1;
+  while (2 * part <= count) part *= 2;
+  return part;
 }
 
-/* The greatest magnitude of y [HEAD_DIM]; NaN where a number is not finite. All lanes get it. */
-__device__ __forceinline__ float greatest_of(const float *y) {
-  float greatest = 0, zeros = 0;
-  for (int i = threadIdx.x & 31; i < HEAD_DIM; i += 32) {
-    greatest = fmaxf(greatest, fabsf(y[i]));
-    zeros += y[i] * 0.0f;
-  }
-  return warp_max(greatest) + warp_sum(zeros);
+__device__ __forceinline__ void add_pair(float &a, float &b) {
+  const float sum = __fadd_rn(a, b);
+  b = __fsub_rn(a, b), a = sum;
 }
 
 #endif

@@ -23,14 +23,6 @@ struct LaneHead {
   float y[kSteps][kChunk];
 };
 
-__device__ __forceinline__ void add_pair(float &a, float &b) {
-  const float sum = __fadd_rn(a, b);
-  b = __fsub_rn(a, b), a = sum;
-}
-
-/* The greatest power of two that is not above `steps`. */
-__host__ __device__ constexpr int part_of(int steps) { return steps < 2 ? 1 : 2 * part_of(steps / 2); }
-
 /* What is left of the transform of the head's parts from step `kStart` on, once each step is transformed. */
 template <int kStart>
 __device__ __forceinline__ void transform_parts(LaneHead &head) {
@@ -55,7 +47,7 @@ __device__ __forceinline__ void transform_parts(LaneHead &head) {
   }
 }
 
-/* The same as transform of shadow.cuh, bit for bit: pairs that are neighbours first, then those two apart, and so on. */
+/* Hd of a head: pairs that are neighbours first, then those two apart, and so on. */
 __device__ __forceinline__ void transform_lane(LaneHead &head) {
   const int t = threadIdx.x & 3;
 #pragma unroll

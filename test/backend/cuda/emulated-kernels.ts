@@ -306,6 +306,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   shadow_slots: emulatedShadowSlots,
   shadow_blocks: emulatedShadowBlocks,
   score_shadows: emulatedScoreShadows,
+  score_shadows_wide: emulatedScoreShadows,
   choose_tokens: emulatedChooseTokens,
   attend_chosen: emulatedAttendChosen,
   deviations(memory, values, [grid]) {

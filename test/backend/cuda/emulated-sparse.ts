@@ -222,7 +222,7 @@ export function emulatedScoreShadows(memory: EmulatedMemory, values: Values): vo
       const [kvHead, own] = [Math.floor(head / scored), head % scored];
       for (let i = 0; i < unit.tokens; i++)
         out[scoreAt(entry, kvHeads, scored, kvHead, own, unit.number + i)] = Number.NEGATIVE_INFINITY;
-      sums.set([Number.NEGATIVE_INFINITY, 0], 2 * (index * kvHeads * scored + head));
+      sums[index * kvHeads * scored + head] = Number.NEGATIVE_INFINITY;
     }
     for (let head = 0; head < queryHeads; head++) {
       const q = memory.bfloat16(buffer(qkv)).row((entry.row * (queryHeads + 2 * kvHeads) + head) * headDim, headDim);
@@ -232,7 +232,8 @@ export function emulatedScoreShadows(memory: EmulatedMemory, values: Values): vo
         const slot = slotOf(words, unit.blocks, unit.firstToken + i, blockTokens);
         const { numbers, scale } = readShadow(bytes, place, slot, Math.floor(head / group));
         const whole = numbers.reduce((sum, x, d) => sum + x * query.numbers[d], 0);
-        return fround(fround(whole * scale) * query.factor);
+        const z = fround(fround(whole * scale) * query.factor);
+        return Math.min(Math.max(z, -maxHalf), maxHalf);
       });
       const [kvHead, own] = [Math.floor(head / group), head % group];
       zs.forEach((z, i) => {
@@ -241,7 +242,7 @@ export function emulatedScoreShadows(memory: EmulatedMemory, values: Values): vo
       });
       const greatest = zs.reduce((a, b) => Math.max(a, b));
       const total = zs.reduce((sum, z) => sum + 2 ** (z - greatest), 0);
-      sums.set([greatest, total], 2 * ((index * kvHeads + kvHead) * scored + own));
+      sums[(index * kvHeads + kvHead) * scored + own] = greatest + Math.log2(total);
     }
   }
 }
@@ -300,11 +301,10 @@ function ranksOf(memory: EmulatedMemory, entry: Entry, kvHead: number, group: nu
   const [sums, z] = [memory.float32(buffer(parts)), halves(memory.uint8(buffer(scores)))];
   const logs = Array.from({ length: group }, (_, h) => {
     const own = Array.from({ length: entry.unitCount }, (_, u) => {
-      const at = 2 * (((entry.firstUnit + u) * kvHeads + kvHead) * scored + h);
-      return [sums[at], sums[at + 1]] as const;
+      return sums[((entry.firstUnit + u) * kvHeads + kvHead) * scored + h];
     });
-    const greatest = Math.max(...own.map(([top]) => top));
-    return fround(greatest + Math.log2(own.reduce((sum, [top, powers]) => sum + powers * 2 ** (top - greatest), 0)));
+    const greatest = Math.max(...own);
+    return fround(greatest + Math.log2(own.reduce((sum, log) => sum + 2 ** (log - greatest), 0)));
   });
   return Uint16Array.from({ length: entry.candidates }, (_, token) => {
     const zs = logs.map((_log, h) => z[scoreAt(entry, kvHeads, scored, kvHead, h, token)]);

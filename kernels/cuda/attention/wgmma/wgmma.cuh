@@ -15,6 +15,7 @@
 #ifndef SPANGATE_WGMMA_CUH
 #define SPANGATE_WGMMA_CUH
 
+#include "bulk_copies.cuh"
 #include "mma.cuh"
 
 __device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 leadingBytes) {
@@ -148,26 +149,6 @@ __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/* Barriers in shared memory: a phase ends after `count` arrivals; a waiter names the parity of the phase. */
-__device__ __forceinline__ void barrier_init(uint32 barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* Arrives, and delays the end of the phase until this many bytes of bulk copies have landed. */
-__device__ __forceinline__ void barrier_arrive_expecting(uint32 barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32 barrier, uint32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra AGAIN;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 /* Makes a tensor map (128 bytes, worker/native/cuda/tensor-map.ts) visible that was written before this launch. */
 __device__ __forceinline__ void acquire_tensor_map(const void *map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
@@ -178,13 +159,6 @@ __device__ __forceinline__ void copy_box(uint32 to, const void *map, int column,
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
       ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
-}
-
-/* Starts the copy of a stretch of memory; address and bytes are multiples of 16, and the bytes count for the barrier. */
-__device__ __forceinline__ void copy_stretch(uint32 to, const void *from, int bytes, uint32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
 }
 
 /* Orders what this thread wrote to shared memory, or waited for, before the reads of products that follow. */

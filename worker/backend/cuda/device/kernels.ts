@@ -54,6 +54,12 @@ export const mostMovedBlocks = 128;
 /** `MovedBlocks` of move_blocks.cu: numbers of blocks, then how many tokens of each. */
 const movedBlocks = { structBytes: 2 * 4 * mostMovedBlocks } as const;
 
+/** Of both kernels that score. */
+const scoring = [
+  ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
+] as const;
+
 export const kernelSignatures = {
   // inverseFrequencies, half, firstPosition, positionCount, factor, out
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
@@ -141,10 +147,8 @@ export const kernelSignatures = {
   // moved, kvHeads, blockTokens, layerStride, shadowStride, pool, shadows
   shadow_blocks: [movedBlocks, "i32", "i32", "i64", "i64", "ptr", "ptr"],
   // qkv, step, choicePlace, rotations, shadows, queryHeads, kvHeads, rotaryDim, blockShift, scaleLog2, scores, parts, counts
-  score_shadows: [
-    ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
-    ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
-  ],
+  score_shadows: scoring,
+  score_shadows_wide: scoring,
   // step, choicePlace, queryHeads, kvHeads, blockShift, listStride, parts, scores, lists, counts
   choose_tokens: ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr", "ptr", "ptr", "ptr"],
   // qkv, step, choicePlace, rotations, pool, lists, listStride, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2,
@@ -182,6 +186,7 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   widen_mx4: "widen_experts.cu",
   pack_blocks: "move_blocks.cu",
   unpack_blocks: "move_blocks.cu",
+  score_shadows_wide: "score_shadows.cu",
   shadow_slots: "shadow_keys.cu",
   shadow_blocks: "shadow_keys.cu",
 };

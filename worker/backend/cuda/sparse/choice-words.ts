@@ -8,7 +8,7 @@ import type { Batch, Choices } from "../../../contract/batch.ts";
 import { choiceFlags } from "../../../contract/sparse.ts";
 
 /** A unit has at most so many tokens (kUnitTokens). */
-export const unitTokens = 1_024;
+export const unitTokens = 256;
 /** Scores of a row begin at multiples of so many (choose_tokens.cu reads them so). */
 const scoreAlignment = 8;
 const [headWords, entryWords, unitWords, segmentWords] = [8, 16, 8, 4];

@@ -9,14 +9,14 @@ import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
 
 /** The fewest tokens that a thread block of attend_chosen.cu has (kLeastPart). */
-const partTokens = (headDim: number): number => (headDim > 128 ? 32 : 64);
+const partTokens = 64;
 /** The most tokens of a tail (worker/sparse/sparse-decoding.ts), rounded up. */
 const mostTailTokens = 256;
 /** Segments that rows choose from, for each seat on average; a step with more is refused. */
 const segmentsPerSeat = 1_024;
-/** Query heads that share a KV head, at most (kMaxGroup), and how many of them are worked on at a time (kPassHeads). */
+/** Query heads that share a KV head, at most (kMaxGroup), and how many of them are scored at a time (kPassHeads). */
 const mostGroup = 16;
-const passHeads = 4;
+export const passHeads = 4;
 
 /** Query heads of a KV head for which there is space: whole passes. */
 export const scoredHeads = (group: number): number => Math.ceil(group / passHeads) * passHeads;
@@ -63,7 +63,7 @@ export interface ChoiceWorkspace {
   readonly mostUnits: number;
   /** Parts that a row's attention has at most. */
   readonly mostParts: number;
-  /** float16 [scoreTokens][kvHeads][scoredHeads], float2 [mostUnits][kvHeads][scoredHeads] (choice_plan.cuh). */
+  /** float16 [scoreTokens][kvHeads][scoredHeads], float32 [mostUnits][kvHeads][scoredHeads] (choice_plan.cuh). */
   readonly scores: DeviceBuffer;
   readonly unitSums: DeviceBuffer;
   /** int2 [seats][kvHeads][listTokens]: slots and offsets */
@@ -85,7 +85,7 @@ export function makeChoiceWorkspace(
   const { seats, listTokens } = options;
   const scoreTokens = seats * Math.ceil(contextTokens / 8) * 8;
   const mostUnits = seats * (Math.ceil(contextTokens / unitTokens) + segmentsPerSeat);
-  const mostParts = Math.ceil((listTokens + mostTailTokens) / partTokens(headDim));
+  const mostParts = Math.ceil((listTokens + mostTailTokens) / partTokens);
   const scored = kvHeadCount * scoredHeads(headCount / kvHeadCount);
   const take = (name: string, bytes: number) => device.allocate(name, bytes);
   const [arrivals, counts] = [take("arrivals of parts", seats * kvHeadCount * 4), take("counts of choices", seats * 8)];
@@ -94,7 +94,7 @@ export function makeChoiceWorkspace(
   return {
     ...{ options, scoreTokens, mostUnits, mostParts, arrivals, counts },
     scores: take("scores of candidates", scoreTokens * scored * 2),
-    unitSums: take("sums of scores", mostUnits * scored * 8),
+    unitSums: take("sums of scores", mostUnits * scored * 4),
     lists: take("lists of chosen tokens", seats * kvHeadCount * listTokens * 8),
     partials: take("parts of chosen attention", seats * mostParts * headCount * headDim * 4),
     partialSums: take("sums of parts", seats * mostParts * headCount * 8),

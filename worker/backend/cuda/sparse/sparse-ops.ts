@@ -1,7 +1,7 @@
 /** Launches of rows that choose: shadows of K wherever K is written, and in each layer the choice and its attention. */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, SideStream } from "../device/device.ts";
-import type { ChoiceWorkspace, Shadows } from "./sparse-memory.ts";
+import { type ChoiceWorkspace, passHeads, type Shadows } from "./sparse-memory.ts";
 
 /** Puts one launch into the stream, sized for the counts of a step. */
 type Op = (counts: { readonly rows: number; readonly choices: number }) => void;
@@ -33,22 +33,31 @@ const overlapsPrevious = true;
 /** Thread blocks that share a list (kListBlocks of choose_tokens.cu). */
 const listBlocks = 4;
 
+/** The kernel that scores for groups of so many query heads. */
+export const scoringKernel = (group: number) => (group > passHeads ? "score_shadows_wide" : "score_shadows");
+
 /** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
 export function choiceLaunches(headDim: number, multiprocessorCount: number) {
   const isLong = headDim > 128;
-  // A ring of panels for each of 16 warps (score_shadows.cu); of each of 4 q, and K and V of two tiles (attend_chosen.cu).
-  const rings = 16 * (isLong ? 2 : 4) * 16 * (headDim / 2 + 2);
-  const warps = isLong ? 2 : 4;
-  const shared = { score_shadows: rings, attend_chosen: warps * 80 * 2 * (headDim + 8) } as const;
+  // Of each of 8 warps a ring of 6 panels and its barriers, and 16 rounded queries (score_shadows.cu).
+  const scoring = 8 * (6 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
+  // Of each of 4 warps sums and their scale for 16 query heads, and 8 rows of q (attend_chosen.cu).
+  const attending = 4 * (16 * (4 * headDim + 8) + 8 * 2 * (headDim + 8));
+  const shared = { score_shadows: scoring, score_shadows_wide: scoring, attend_chosen: attending } as const;
   const blocks = (isLong ? 1 : 2) * multiprocessorCount;
   return {
     shared,
-    score: { grid: [blocks], blockThreads: 512, sharedBytes: shared.score_shadows, overlapsPrevious } as const,
-    choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 512, overlapsPrevious }) as const,
+    score: {
+      grid: [(isLong ? 1 : 3) * multiprocessorCount],
+      blockThreads: 256,
+      sharedBytes: shared.score_shadows,
+      overlapsPrevious,
+    } as const,
+    choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 256, overlapsPrevious }) as const,
     /** As many parts as run at the same time. */
     attend: (lists: number, mostParts: number) => {
       const grid = [Math.min(mostParts, Math.max(1, Math.floor(blocks / lists))), lists] as const;
-      return { grid, blockThreads: 32 * warps, sharedBytes: shared.attend_chosen, overlapsPrevious } as const;
+      return { grid, blockThreads: 128, sharedBytes: shared.attend_chosen, overlapsPrevious } as const;
     },
   };
 }
@@ -56,7 +65,8 @@ export function choiceLaunches(headDim: number, multiprocessorCount: number) {
 /** Allows these kernels the shared memory that they are launched with. */
 export function allowChoices(device: ComputeDevice, headDim: number): void {
   const { shared } = choiceLaunches(headDim, device.multiprocessorCount);
-  for (const name of ["score_shadows", "attend_chosen"] as const) device.allowSharedBytes(name, shared[name]);
+  for (const name of ["score_shadows", "score_shadows_wide", "attend_chosen"] as const)
+    device.allowSharedBytes(name, shared[name]);
 }
 
 /** Launches of shadow_keys.cu. */
@@ -114,7 +124,7 @@ export function chooseOps(
   const blockShift = Math.log2(blockTokens);
   const scaleLog2 = softmaxScale * Math.LOG2E;
   const score = device.prepare(
-    "score_shadows",
+    scoringKernel(headCount / kvHeadCount),
     ...([qkv, ...plan, rotations, shadows.layer(layer), ...heads, rotaryDim, blockShift, scaleLog2] as const),
     ...([scores, unitSums, layer === 0 ? counts : null] as const),
   );
