@@ -1,4 +1,4 @@
-import { linesOf } from "./lines.ts";
+import { lineBatches } from "./lines.ts";
 
 /** Server-sent events out of a byte stream (the WHATWG event stream format; `data`, `event` and `id`; lines end in
  * LF or CRLF, as every server of today ends them). */
@@ -15,18 +15,20 @@ const maxEventChars = 16 * 1024 * 1024;
 export async function* readSse(body: ReadableStream<Uint8Array>): AsyncGenerator<SseEvent> {
   let lines: string[] = [];
   let charCount = 0;
-  for await (const line of linesOf(body, maxEventChars)) {
-    const text = line.endsWith("\r") ? line.slice(0, -1) : line;
-    if (text !== "") {
-      lines.push(text);
-      charCount += text.length;
-      if (charCount > maxEventChars) throw new Error("the server sent an event without an end");
-      continue;
+  for await (const batch of lineBatches(body, maxEventChars)) {
+    for (const line of batch) {
+      const text = line.endsWith("\r") ? line.slice(0, -1) : line;
+      if (text !== "") {
+        lines.push(text);
+        charCount += text.length;
+        if (charCount > maxEventChars) throw new Error("the server sent an event without an end");
+        continue;
+      }
+      const event = parseEvent(lines);
+      lines = [];
+      charCount = 0;
+      if (event !== undefined) yield event;
     }
-    const event = parseEvent(lines);
-    lines = [];
-    charCount = 0;
-    if (event !== undefined) yield event;
   }
 }
 

@@ -265,6 +265,8 @@ export class Dispatcher implements WorkerEvents {
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
     const owners = this.#owners.ofPlan(pendingBlocks.tenantsOf(plan, tenantId), registry.card()?.kvBytesPerBlock ?? 1);
     supervisor.send(workerId, submitMessage(entry, reuse, owners));
+    // The worker has begun meanwhile.
+    this.#options.misses?.noteTexts(workerId, reuse, entry.request);
   }
 
   /** The worker's queue is full, so the request is tried on another one. */

@@ -25,24 +25,24 @@ export class MissReasons {
 
   /** To be called as the request is sent. @returns undefined unless the request asks why KV was not found */
   lookUp(workerId: string, reuse: boolean, request: DispatchRequest): LookUp | undefined {
+    const blockTokens = this.#options.blockTokens();
+    if (blockTokens === undefined || request.diagnose !== true) return undefined;
+    const { tenantId, plan, params } = request;
+    return plan.runs.map((run, index) => {
+      if (!reuse) return "reuse_off";
+      const open = params.maxTokens > 0 && index === plan.runs.length - 1;
+      return this.#reasonOf(workerId, tenantId, run, { open, blockTokens });
+    });
+  }
+
+  /** Remembers the texts of a request that is sent, for later look-ups. To be called after its own, and in the same turn. */
+  noteTexts(workerId: string, reuse: boolean, { tenantId, plan }: DispatchRequest): void {
     const { history, residency } = this.#options;
     const blockTokens = this.#options.blockTokens();
-    if (blockTokens === undefined) return undefined;
-    const { tenantId, plan, params } = request;
-    const asked = request.diagnose === true;
-    const reasons = asked
-      ? plan.runs.map((run, index) => {
-          if (!reuse) return "reuse_off";
-          const open = params.maxTokens > 0 && index === plan.runs.length - 1;
-          return this.#reasonOf(workerId, tenantId, run, { open, blockTokens });
-        })
-      : undefined;
     // Work on corpora has no tenant. Runs that the worker holds were noted when they were computed.
-    if (reuse && tenantId !== "") {
-      const fresh = plan.runs.filter(({ blockKeys: [key] }) => key !== undefined && !residency.holds(workerId, key));
-      history.noteTexts(tenantId, fresh, blockTokens);
-    }
-    return reasons;
+    if (blockTokens === undefined || !reuse || tenantId === "") return;
+    const fresh = plan.runs.filter(({ blockKeys: [key] }) => key !== undefined && !residency.holds(workerId, key));
+    history.noteTexts(tenantId, fresh, blockTokens);
   }
 
   #reasonOf(
