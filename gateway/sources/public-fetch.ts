@@ -17,9 +17,18 @@ export class OutsideError extends FetchError {}
 
 /** Whether the address is of the public internet: no private, loopback, link-local, multicast or reserved one. */
 export function isPublicAddress(address: string): boolean {
+  if (isIP(address) === 0) return false;
   // `process` makes the IPv4 address of an IPv6 one that stands for it, such as ::ffff:127.0.0.1.
-  return isIP(address) !== 0 && ipaddr.process(address).range() === "unicast";
+  const own = ipaddr.process(address);
+  if (own.range() !== "unicast") return false;
+  return own.kind() === "ipv4" || own.match(globalUnicast);
 }
+
+/**
+ * All that IPv6 has of the public internet (RFC 4291, section 2.4). Outside of it there are forms that stand for an
+ * IPv4 address too, as ::127.0.0.1 does.
+ */
+const globalUnicast = ipaddr.parseCIDR("2000::/3");
 
 /** What may be fetched: the public internet, and these networks in CIDR notation. @throws Error for one that is none */
 export function allowing(networks: readonly string[]): (address: string) => boolean {

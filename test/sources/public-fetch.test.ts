@@ -50,6 +50,7 @@ test("private, loopback, link-local and reserved addresses are not public, howev
       "2002:7f00:1::",
       "2001:db8::1",
     ],
+    ...["::127.0.0.1", "::a9fe:a9fe", "4000::1"],
     ...["", "localhost", "1.2.3"],
   ];
   expect(refused.filter(isPublicAddress)).toEqual([]);
