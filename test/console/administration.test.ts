@@ -47,6 +47,7 @@ describe.skipIf(chromiumPath === undefined)("administration in the console", () 
     await own.page.getByText("this session's").waitFor();
 
     await press(look, "Revoke of a test");
+    await page.getByRole("dialog", { name: "Revoke a key" }).waitFor();
     await look.check("revoke-key");
     await page.getByRole("dialog").getByRole("button", { name: "Revoke" }).click();
     await page.getByText("revoked", { exact: false }).first().waitFor();

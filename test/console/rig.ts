@@ -28,8 +28,9 @@ export interface Look extends AsyncDisposable {
   /** Goes to a page of the console, as in `#/audit`, and waits until it has what it asked for. */
   go(hash: string): Promise<void>;
   /**
-   * Finds what the Web Content Accessibility Guidelines 2.2 (AA) do not allow, and takes a picture where somebody wants
-   * pictures. In the short form it looks at the colours of the other theme as well: these are all that is its own.
+   * Finds what the Web Content Accessibility Guidelines 2.2 (AA) do not allow, and what stands beside the page or is
+   * cut off on a phone, and takes pictures where somebody wants them. In the short form it looks at the colours of the
+   * other theme as well: these are all that is its own.
    */
   check(name: string): Promise<void>;
 }
@@ -51,6 +52,31 @@ const wcag = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 const everyRule = { type: "tag", values: wcag };
 const colourRules = { type: "rule", values: ["color-contrast", "link-in-text-block"] };
 
+const desktop = { width: 1_280, height: 800 };
+const phone = { width: 360, height: 740 };
+
+/**
+ * What reaches beyond the window, but for what scrolls by itself, and lists of choices narrower than what is chosen:
+ * browsers cut its text off without a word.
+ */
+const cutOff = `(() => {
+  const scrolls = ".table, .waterfall, .tree, .happenings, .unseen-text, .skip, pre, details";
+  const brush = document.createElement("canvas").getContext("2d");
+  const isCut = (element) => {
+    const { left, right, width } = element.getBoundingClientRect();
+    if (width === 0 || element.closest(scrolls)) return false;
+    if (right > innerWidth + 1 || left < -1) return true;
+    if (element.tagName !== "SELECT") return false;
+    const { font, paddingLeft, paddingRight } = getComputedStyle(element);
+    brush.font = font;
+    const arrowPixels = 16;
+    const text = brush.measureText(element.selectedOptions[0]?.textContent ?? "").width;
+    return text + Number.parseFloat(paddingLeft) + Number.parseFloat(paddingRight) + arrowPixels > width;
+  };
+  return [...document.querySelectorAll("body *")].filter(isCut)
+    .map(({ tagName, className, textContent }) => [tagName, className, textContent.slice(0, 80)].join(" "));
+})()`;
+
 /** Where pictures are wanted: SPANGATE_PICTURES names a folder. */
 function pictureFolder(): string | undefined {
   const { SPANGATE_PICTURES: folder } = process.env;
@@ -65,7 +91,7 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
   const args = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
   const browser = await chromium.launch({ ...(chromiumPath && { executablePath: chromiumPath }), args });
   const visit = async (path = "/", theme: Theme = "light"): Promise<Look> => {
-    const context = await browser.newContext({ colorScheme: theme, viewport: { width: 1280, height: 800 } });
+    const context = await browser.newContext({ colorScheme: theme, viewport: desktop });
     const problems = watch(context, server.url);
     const page = await context.newPage();
     await page.goto(server.url + path);
@@ -74,8 +100,15 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
       await settled(page);
     };
     const check = async (name: string): Promise<void> => {
-      if (pictures !== undefined) await page.screenshot({ path: join(pictures, `${name}-${theme}.png`) });
+      const picture = async (of: string): Promise<void> => {
+        if (pictures !== undefined) await page.screenshot({ path: join(pictures, `${name}-${of}.png`) });
+      };
+      await picture(theme);
       problems.push(...(await violations(page, everyRule)).map((each) => `${name} ${theme}: ${each}`));
+      await page.setViewportSize(phone);
+      await picture(`${theme}-phone`);
+      problems.push(...(await page.evaluate<string[]>(cutOff)).map((each) => `${name} on a phone: ${each}`));
+      await page.setViewportSize(desktop);
       if (isLong) return;
       const other = theme === "light" ? "dark" : "light";
       await page.emulateMedia({ colorScheme: other });

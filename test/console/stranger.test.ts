@@ -68,7 +68,11 @@ describe.skipIf(chromiumPath === undefined)("a stranger", () => {
 
     // Whose KV fills the worker? Its own a tenant sees; everybody's, by tenant, who runs the server.
     await click(link(look, "Cache"));
-    await page.getByRole("row", { name: "worker-0, pool" }).waitFor();
+    await page
+      .getByRole("region", { name: "Where it lies" })
+      .getByRole("row", { name: "worker-0, pool" })
+      .first()
+      .waitFor();
     await using operator = await rig.signIn(rig.server.adminKey);
     clicks.count += 1;
     await click(link(operator, "Cache"));

@@ -33,15 +33,15 @@ export const pages: readonly PageEntry[] = [
     load: () => import("./pages/overview.tsx"),
   },
   {
-    ...{ name: "ask", title: "Ask", roles: ["member"], letter: "a" },
+    ...{ name: "ask", title: "Ask", roles: ["member"], letter: "a", scopes: ["inference"] },
     load: () => import("./pages/ask.tsx"),
   },
   {
-    ...{ name: "corpora", title: "Corpora", roles: ["member"], letter: "c" },
+    ...{ name: "corpora", title: "Corpora", roles: ["member"], letter: "c", scopes: ["corpus:read"] },
     load: () => import("./pages/corpora.tsx"),
   },
   {
-    ...{ name: "query", title: "Query", roles: ["member"], letter: "q" },
+    ...{ name: "query", title: "Query", roles: ["member"], letter: "q", scopes: ["inference"] },
     load: () => import("./pages/query.tsx"),
   },
   {

@@ -1,5 +1,5 @@
 /** Where the KV of an answer's fragments was from: a bar for each, by length and pattern, with the word beside it. */
-import { count, percent } from "../kit/format.ts";
+import { count, counted, percent } from "../kit/format.ts";
 import { Name } from "../kit/name.tsx";
 
 export type Source = "computed" | "device" | "host" | "disk" | "s3";
@@ -20,7 +20,7 @@ const places: Readonly<Record<Source, string>> = {
   computed: "computed",
   device: "found in the pool",
   host: "loaded from memory",
-  disk: "loaded from disk",
+  disk: "loaded from files",
   s3: "loaded from the bucket",
 };
 
@@ -43,8 +43,8 @@ export function SourceBars({ spans, nameOf, worker = "" }: SourcesProps) {
   return (
     <>
       <p>
-        {spans.length === 1 ? "1 fragment" : `${count(spans.length)} fragments`}, {count(all)} tokens,{" "}
-        {percent(all === 0 ? 0 : cached / all)} not computed again
+        {counted(spans.length, "fragment")}, {counted(all, "token")}, {percent(all === 0 ? 0 : cached / all)} not
+        computed again
         {worker !== "" && ` (${worker})`}
       </p>
       <ul class="source-bars">
@@ -53,7 +53,7 @@ export function SourceBars({ spans, nameOf, worker = "" }: SourcesProps) {
             <Name text={nameOf?.(span.id) ?? span.id} />
             <span class={`source-bar ${kindOf(span.source)}`} style={{ width: `${(span.tokens / longest) * 100}%` }} />
             <span class="soft">
-              {count(span.tokens)} tokens, {places[span.source]}
+              {counted(span.tokens, "token")}, {places[span.source]}
             </span>
           </li>
         ))}

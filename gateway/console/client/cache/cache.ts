@@ -1,4 +1,5 @@
 /** Whose KV there is, as `GET /admin/v1/cache` says, and what becomes of it, as `/cache/events` does. */
+import { tierWord } from "../kit/format.ts";
 
 export interface WorkerPart {
   readonly worker: string;
@@ -58,9 +59,6 @@ export interface Change {
   }[];
   readonly others?: { readonly stored: number; readonly removed: number; readonly loaded: number };
 }
-
-const tierWords: Readonly<Record<string, string>> = { device: "pool", host: "memory", disk: "files", s3: "bucket" };
-export const tierWord = (tier: string): string => tierWords[tier] ?? tier;
 
 /** A line of what happened: to whom, where, and what. */
 export interface Happening {

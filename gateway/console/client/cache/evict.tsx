@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { call } from "../kit/api.ts";
 import { Dialog } from "../kit/dialog.tsx";
 import { complain, note } from "../kit/feedback.tsx";
-import { count } from "../kit/format.ts";
+import { counted } from "../kit/format.ts";
 
 interface EvictProps {
   readonly tenantId: string;
@@ -19,7 +19,7 @@ export function EvictButton({ tenantId, name, onDone }: EvictProps) {
     try {
       const path = `/admin/v1/tenants/${encodeURIComponent(tenantId)}/cache`;
       const { blocks } = await call<{ readonly blocks: number }>("DELETE", path);
-      note(`${count(blocks)} blocks are evicted.`);
+      note(`${counted(blocks, "block")} evicted.`);
       onDone();
     } catch (error) {
       complain(error);

@@ -6,8 +6,9 @@ import { call } from "../kit/api.ts";
 import { complain, note } from "../kit/feedback.tsx";
 import { count } from "../kit/format.ts";
 import { Name, visible } from "../kit/name.tsx";
-import { Badge, Panel } from "../kit/parts.tsx";
+import { Badge, ErrorNote, Panel } from "../kit/parts.tsx";
 import { useList } from "../kit/resource.ts";
+import { linkTo } from "../kit/router.ts";
 import { may } from "../kit/session.ts";
 import { type Column, ListTable } from "../kit/table.tsx";
 
@@ -38,7 +39,13 @@ export function Pins() {
         )
       }
     >
-      {corpus === "" ? <p class="soft">There is no corpus yet.</p> : <Fragments corpusId={corpus} key={corpus} />}
+      {corpus !== "" && <Fragments corpusId={corpus} key={corpus} />}
+      {corpus === "" && !corpora.isLoading && corpora.error === undefined && (
+        <p class="soft">
+          There is no corpus yet. <a href={linkTo("corpora")}>Make one</a>, and what of it is held is listed here.
+        </p>
+      )}
+      {corpora.error !== undefined && <ErrorNote message={corpora.error} onRetry={corpora.reload} />}
     </Panel>
   );
 }

@@ -1,13 +1,13 @@
 /** One corpus: dropping files into it, what became of each, and preparing it. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { call } from "../kit/api.ts";
 import { Dialog } from "../kit/dialog.tsx";
 import { complain, note } from "../kit/feedback.tsx";
-import { Form } from "../kit/form.tsx";
+import { Cancel, Form } from "../kit/form.tsx";
 import { bytes, count } from "../kit/format.ts";
 import { Name, visible } from "../kit/name.tsx";
 import { ErrorNote, Figures, Loaded, Page as PageFrame, Panel } from "../kit/parts.tsx";
-import { type List, useGet, useList } from "../kit/resource.ts";
+import { useGet, useList } from "../kit/resource.ts";
 import { goTo, linkTo, route } from "../kit/router.ts";
 import { may } from "../kit/session.ts";
 import { DropZone } from "./drop-zone.tsx";
@@ -24,7 +24,7 @@ const [busyMs, idleMs] = [700, 15_000];
 export function CorpusView({ id }: { readonly id: string }) {
   const [everyMs, setEveryMs] = useState(busyMs);
   const corpus = useGet<Corpus>(`/v1/vector_stores/${encodeURIComponent(id)}`, undefined, { everyMs });
-  const files = useSteadyList<CorpusFile>(`/v1/vector_stores/${encodeURIComponent(id)}/files`);
+  const files = useList<CorpusFile>(`/v1/vector_stores/${encodeURIComponent(id)}/files`);
   const uploads = useMemo(() => new Uploads(id, () => setEveryMs(busyMs)), [id]);
   useEffect(() => () => uploads.leave(), [uploads]);
   const { data } = corpus;
@@ -65,14 +65,6 @@ export function CorpusView({ id }: { readonly id: string }) {
   );
 }
 
-/** A list that shows what it had until its first page is there again. */
-function useSteadyList<Row extends { readonly id: string }>(path: string): List<Row> {
-  const list = useList<Row>(path);
-  const shown = useRef<readonly Row[]>([]);
-  if (!list.isLoading || list.rows.length > 0) shown.current = list.rows;
-  return { ...list, rows: shown.current };
-}
-
 function CorpusActions({ id }: { readonly id: string }) {
   const [isDeleting, setDeleting] = useState(false);
   const remove = async (): Promise<void> => {
@@ -95,7 +87,7 @@ function CorpusActions({ id }: { readonly id: string }) {
       {isDeleting && (
         <Dialog title="Delete this corpus?" onClose={() => setDeleting(false)}>
           <p>Nobody finds its text any more, and its KV is evicted. The uploaded files stay.</p>
-          <Form onSubmit={remove} submit="Delete" isDanger>
+          <Form onSubmit={remove} submit="Delete" isDanger actions={<Cancel onClick={() => setDeleting(false)} />}>
             {null}
           </Form>
         </Dialog>

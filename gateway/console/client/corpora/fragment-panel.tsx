@@ -1,18 +1,14 @@
 /** The fragments of a file: how long each is, whether it is prepared, and where its KV lies. */
-import { ago, count } from "../kit/format.ts";
+import { ago, count, tierWord } from "../kit/format.ts";
 import { Badge, Panel } from "../kit/parts.tsx";
 import { useList } from "../kit/resource.ts";
 import { linkTo } from "../kit/router.ts";
 import { type Column, ListTable } from "../kit/table.tsx";
 import type { Fragment } from "./types.ts";
 
-const tierWords: Readonly<Record<string, string>> = { device: "pool", host: "memory", disk: "disk", s3: "bucket" };
-
-/** "worker 0, pool"; "disk" for what all workers share. */
-export const whereText = ({ worker, tier }: Fragment["resident"][number]): string => {
-  const place = tierWords[tier] ?? tier;
-  return worker === null ? place : `worker ${worker}, ${place}`;
-};
+/** "worker-0, pool"; "files" for what all workers share. */
+export const whereText = ({ worker, tier }: Fragment["resident"][number]): string =>
+  worker === null ? tierWord(tier) : `worker-${worker}, ${tierWord(tier)}`;
 
 const columns: readonly Column<Fragment>[] = [
   { title: "Fragment", isNumber: true, width: 0.6, cell: ({ index }) => count(index + 1) },

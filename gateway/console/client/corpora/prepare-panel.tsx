@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, get, isAbort, messageOf, stream } from "../kit/api.ts";
 import { complain, say } from "../kit/feedback.tsx";
-import { count, percent } from "../kit/format.ts";
+import { count, counted, percent } from "../kit/format.ts";
 import { ErrorNote, Loaded, Panel } from "../kit/parts.tsx";
 import { useResource } from "../kit/resource.ts";
 import { whereText } from "./fragment-panel.tsx";
@@ -113,7 +113,7 @@ const JobProgress = ({ job: { status, done, total, error } }: { readonly job: Pr
 function PreparedFacts({ known }: { readonly known: Prepared }) {
   const { seen, prepared, resident, hasMore, places } = known;
   if (seen === 0) return <p class="soft">There are no fragments yet.</p>;
-  const of = hasMore ? `of the first ${count(seen)} fragments` : `of ${count(seen)} fragments`;
+  const of = hasMore ? `of the first ${counted(seen, "fragment")}` : `of ${counted(seen, "fragment")}`;
   return (
     <>
       <p>
@@ -124,7 +124,7 @@ function PreparedFacts({ known }: { readonly known: Prepared }) {
           <li key={place}>
             <span>{place}</span>
             <span class="source-bar found" style={{ width: `${(fragments / seen) * 100}%` }} />
-            <span class="soft">{count(fragments)} fragments</span>
+            <span class="soft">{counted(fragments, "fragment")}</span>
           </li>
         ))}
       </ul>

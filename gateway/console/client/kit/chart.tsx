@@ -3,7 +3,7 @@ import { useSignalEffect } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
 import { ErrorNote } from "./parts.tsx";
-import { theme } from "./theme.ts";
+import { isSystemDark, theme } from "./theme.ts";
 
 export type ChartColor = "found" | "loaded" | "computed" | "accent" | "soft";
 
@@ -37,6 +37,7 @@ export function Chart(props: ChartProps) {
   useSignalEffect(() => {
     // The colours of another theme are read anew.
     theme.value;
+    isSystemDark.value;
     setColors((known) => known + 1);
   });
   const drawn = useMemo(() => JSON.stringify([times, series, isStacked, height]), [times, series, isStacked, height]);

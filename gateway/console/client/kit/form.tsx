@@ -65,6 +65,13 @@ export function Form({ onSubmit, submit, isDanger = false, isInline = false, chi
   );
 }
 
+/** Beside the button of a form that cannot be undone. */
+export const Cancel = ({ onClick }: { readonly onClick: () => void }) => (
+  <button type="button" onClick={onClick}>
+    Cancel
+  </button>
+);
+
 interface FieldProps {
   /** As the API calls it; errors that name it are shown here. */
   readonly name: string;

@@ -17,6 +17,11 @@ const given = (value: Given, format: (value: number) => string): string =>
 
 /** 1,204 */
 export const count = (value: Given): string => given(value, (known) => whole.format(known));
+/** "1 fragment", "1,204 fragments"; for words whose plural has an s. */
+export const counted = (value: number, word: string): string => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+const tierWords: Readonly<Record<string, string>> = { device: "pool", host: "memory", disk: "files", s3: "bucket" };
+/** Where KV lies, in a word. */
+export const tierWord = (tier: string): string => tierWords[tier] ?? tier;
 /** 1.2K */
 export const shortCount = (value: Given): string => given(value, (known) => short.format(known));
 /** @param part 0 to 1 */

@@ -42,7 +42,7 @@ export function Keys({ pages }: { readonly pages: readonly PageKey[] }) {
   return (
     <>
       <button type="button" class="quiet" aria-haspopup="dialog" onClick={() => setListed(true)}>
-        Keys <kbd>?</kbd>
+        Shortcuts <kbd>?</kbd>
       </button>
       {isListed && <KeyList pages={pages} onClose={() => setListed(false)} />}
     </>
@@ -51,7 +51,7 @@ export function Keys({ pages }: { readonly pages: readonly PageKey[] }) {
 
 function KeyList({ pages, onClose }: { readonly pages: readonly PageKey[]; readonly onClose: () => void }) {
   return (
-    <Dialog title="Keys" onClose={onClose}>
+    <Dialog title="Keyboard shortcuts" onClose={onClose}>
       <label class="check">
         <input
           type="checkbox"

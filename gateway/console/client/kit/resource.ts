@@ -66,6 +66,7 @@ interface ListBody<Row> {
 
 /** A list of the API, page by page, as far as it was scrolled to. */
 export interface List<Row> {
+  /** While it is asked for again, those of the last time: whoever has the focus in a row keeps it. */
   readonly rows: readonly Row[];
   readonly hasMore: boolean;
   readonly isLoading: boolean;
@@ -88,8 +89,16 @@ export function useList<Row extends { readonly id: string }>(path: string | unde
     pages.more();
     return () => pages.leave();
   }, [pages]);
-  const { rows, hasMore, isLoading, error } = pages;
-  return { rows, hasMore, isLoading, error, more: () => pages.more(), reload: () => setRound((known) => known + 1) };
+  const name = `${path} ${asked}`;
+  const shown = useRef<{ readonly name: string; readonly pages: Pages<Row> }>({ name, pages });
+  if (pages.hasAnswered || shown.current.name !== name) shown.current = { name, pages };
+  const { rows, hasMore } = shown.current.pages;
+  return {
+    ...{ rows, hasMore, error: pages.error },
+    isLoading: pages.isLoading || (path !== undefined && !pages.hasAnswered),
+    more: () => pages.more(),
+    reload: () => setRound((known) => known + 1),
+  };
 }
 
 class Pages<Row extends { readonly id: string }> {
@@ -97,6 +106,8 @@ class Pages<Row extends { readonly id: string }> {
   readonly rows: Row[] = [];
   hasMore: boolean;
   isLoading = false;
+  /** The first page is there, or it is known why it is not. */
+  hasAnswered = false;
   error: string | undefined;
   readonly #path: string | undefined;
   readonly #query: Query | undefined;
@@ -135,6 +146,7 @@ class Pages<Row extends { readonly id: string }> {
       this.hasMore = false;
     }
     this.isLoading = false;
+    this.hasAnswered = true;
     if (!signal.aborted) this.#onChange();
   }
 }

@@ -3,7 +3,7 @@
  * style sheet says as well.
  */
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { count } from "./format.ts";
 import { ErrorNote } from "./parts.tsx";
 import type { List } from "./resource.ts";
@@ -33,6 +33,8 @@ export interface TableProps<Row> {
 }
 
 const rowPixels = 32;
+/** Of a column with the width 1: on narrow screens a table is scrolled sideways rather than cut off in each cell. */
+const leastColumnRem = 6;
 /** Rows beyond those in sight, above and below. */
 const aroundRows = 8;
 /** Whatever the window's height: a table is at most so many rows high. */
@@ -50,6 +52,13 @@ export function Table<Row>(props: TableProps<Row>) {
     observer.observe(current);
     return () => observer.disconnect();
   }, []);
+  const focused = useRef<EventTarget | null>(null);
+  // A row that goes, or is scrolled out of sight, takes the focus along: the table has it then, and its keys go on.
+  useLayoutEffect(() => {
+    if (!(focused.current instanceof Element) || focused.current.isConnected) return;
+    focused.current = null;
+    if (document.activeElement === document.body) box.current?.focus({ preventScroll: true });
+  });
   const inSight = Math.min(mostInSight, Math.ceil(height / rowPixels));
   const first = Math.max(0, Math.min(rows.length - 1, Math.floor(scrolled / rowPixels)) - aroundRows);
   const end = Math.min(rows.length, first + inSight + 2 * aroundRows);
@@ -71,9 +80,18 @@ export function Table<Row>(props: TableProps<Row>) {
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by keyboard.
       tabIndex={0}
       aria-label={title}
+      onFocusIn={({ target }) => {
+        focused.current = target;
+      }}
+      onFocusOut={({ target }) => {
+        // Told of what is being removed too, while it is still there.
+        queueMicrotask(() => {
+          if (target === focused.current && target instanceof Element && target.isConnected) focused.current = null;
+        });
+      }}
       onScroll={(event) => setScrolled(event.currentTarget.scrollTop)}
     >
-      <table aria-rowcount={hasMore ? -1 : rows.length + 1}>
+      <table aria-rowcount={hasMore ? -1 : rows.length + 1} style={{ minWidth: `${total * leastColumnRem}rem` }}>
         <colgroup>
           {columns.map(({ title: name, width = 1 }) => (
             <col key={name} style={{ width: `${(width / total) * 100}%` }} />
@@ -125,7 +143,9 @@ export function ListTable<Row extends { readonly id: string }>({ list, ...props 
         isLoading={list.isLoading}
       />
       <p class="soft foot">
-        {count(list.rows.length)} {list.hasMore ? "so far; more come as you scroll" : "in all"}
+        {list.isLoading && list.rows.length === 0
+          ? "\u00a0"
+          : `${count(list.rows.length)} ${list.hasMore ? "so far; more come as you scroll" : "in all"}`}
       </p>
     </>
   );

@@ -16,6 +16,13 @@ export function setTheme(wanted: Theme): void {
   showTheme();
 }
 
+/** What the system asks for now; it changes while somebody looks, as at dusk. */
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+export const isSystemDark = signal(systemDark.matches);
+systemDark.addEventListener("change", ({ matches }) => {
+  isSystemDark.value = matches;
+});
+
 /** The style sheet's colours follow this attribute. */
 export function showTheme(): void {
   if (theme.value === "system") delete document.documentElement.dataset.theme;

@@ -11,6 +11,7 @@ import { visible } from "../kit/name.tsx";
 import { ErrorNote, Figures, Page as PageFrame, Panel } from "../kit/parts.tsx";
 import { useList } from "../kit/resource.ts";
 import { goTo, linkTo, route } from "../kit/router.ts";
+import { may } from "../kit/session.ts";
 import { WaterfallOf } from "../traces/trace-view.tsx";
 
 interface Corpus {
@@ -29,15 +30,21 @@ interface Turn {
   readonly isOpen: boolean;
 }
 
+/** In the address: no corpus, the model alone. */
+const alone = "none";
 /** Earlier turns that go into the prompt; older ones stay on the page alone. */
 const mostTurnsInPrompt = 8;
 
 export function Page() {
-  const corpora = useList<Corpus>("/v1/vector_stores");
+  const corpora = useList<Corpus>(may("corpus:read") ? "/v1/vector_stores" : undefined);
+  const usable = corpora.rows.filter(({ status }) => status !== "expired");
   const [turns, setTurns] = useState<readonly Turn[]>([]);
   const leaving = useRef<AbortController>(undefined);
   useEffect(() => () => leaving.current?.abort(), []);
-  const corpus = route.value.query.get("corpus") ?? "";
+  // Who has documents asks them: unless the address says another, the latest corpus.
+  const named = route.value.query.get("corpus");
+  const corpus = named === alone ? "" : (named ?? usable[0]?.id ?? "");
+  const isWithoutAny = !corpora.isLoading && corpora.error === undefined && usable.length === 0;
   const isAnswering = turns.at(-1)?.isOpen === true;
 
   const ask = async (question: string): Promise<void> => {
@@ -76,18 +83,35 @@ export function Page() {
     >
       {corpora.error !== undefined && <ErrorNote message={corpora.error} onRetry={corpora.reload} />}
       <div class="ask">
-        <Panel title="Conversation" actions={<CorpusChoice corpora={corpora.rows} chosen={corpus} />}>
+        <Panel title="Conversation" actions={<CorpusChoice corpora={usable} chosen={corpus} />}>
           <div class="turns">
-            {turns.length === 0 && <p class="soft">Ask something that the documents of the corpus answer.</p>}
+            {turns.length === 0 && <FirstWords corpus={corpus} isWithoutAny={isWithoutAny} />}
             {turns.map((turn, index) => (
               <TurnView key={index} turn={turn} within={`turn-${index}`} />
             ))}
           </div>
-          <QuestionForm isBusy={isAnswering} onAsk={ask} onStop={() => leaving.current?.abort()} />
+          <QuestionForm
+            isBusy={isAnswering}
+            isWaiting={corpora.isLoading}
+            onAsk={ask}
+            onStop={() => leaving.current?.abort()}
+          />
         </Panel>
         <AnswerFacts turn={last} />
       </div>
     </PageFrame>
+  );
+}
+
+/** @param isWithoutAny there is no corpus that could be chosen */
+function FirstWords({ corpus, isWithoutAny }: { readonly corpus: string; readonly isWithoutAny: boolean }) {
+  if (corpus !== "") return <p class="soft">Ask something that the documents of the corpus answer.</p>;
+  if (!isWithoutAny || !may("corpus:write")) return <p class="soft">The model answers by itself, without documents.</p>;
+  return (
+    <p class="soft">
+      There is no corpus yet: <a href={linkTo("corpora")}>make one and drop files into it</a>. Until then the model
+      answers by itself.
+    </p>
   );
 }
 
@@ -109,17 +133,15 @@ function CorpusChoice({ corpora, chosen }: { readonly corpora: readonly Corpus[]
       <select
         value={chosen}
         onChange={({ currentTarget: { value } }) =>
-          goTo(linkTo("ask", [], value === "" ? {} : { corpus: value }), true)
+          goTo(linkTo("ask", [], { corpus: value === "" ? alone : value }), true)
         }
       >
         <option value="">none: the model alone</option>
-        {corpora
-          .filter(({ status }) => status !== "expired")
-          .map(({ id, name }) => (
-            <option key={id} value={id} selected={id === chosen}>
-              {visible(name) || id}
-            </option>
-          ))}
+        {corpora.map(({ id, name }) => (
+          <option key={id} value={id} selected={id === chosen}>
+            {visible(name) || id}
+          </option>
+        ))}
       </select>
     </label>
   );
@@ -127,16 +149,18 @@ function CorpusChoice({ corpora, chosen }: { readonly corpora: readonly Corpus[]
 
 interface QuestionFormProps {
   readonly isBusy: boolean;
+  /** It is not known yet what is asked. */
+  readonly isWaiting: boolean;
   readonly onAsk: (question: string) => Promise<void>;
   readonly onStop: () => void;
 }
 
-function QuestionForm({ isBusy, onAsk, onStop }: QuestionFormProps) {
+function QuestionForm({ isBusy, isWaiting, onAsk, onStop }: QuestionFormProps) {
   const field = useRef<HTMLTextAreaElement>(null);
   const send = (): void => {
     const { current } = field;
     const question = current?.value.trim() ?? "";
-    if (current === null || question === "" || isBusy) return;
+    if (current === null || question === "" || isBusy || isWaiting) return;
     current.value = "";
     void onAsk(question);
   };
@@ -166,7 +190,7 @@ function QuestionForm({ isBusy, onAsk, onStop }: QuestionFormProps) {
         </p>
       </div>
       <div class="actions">
-        <button type="submit" class="primary" aria-disabled={isBusy}>
+        <button type="submit" class="primary" aria-disabled={isBusy || isWaiting}>
           Ask
         </button>
         {isBusy && (

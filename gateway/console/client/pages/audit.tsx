@@ -1,4 +1,6 @@
 /** Who changed what, and when. */
+import { useState } from "preact/hooks";
+import { Dialog } from "../kit/dialog.tsx";
 import { ago, time } from "../kit/format.ts";
 import { Page as PageFrame } from "../kit/parts.tsx";
 import { useList } from "../kit/resource.ts";
@@ -14,34 +16,72 @@ interface AuditEvent {
   readonly object_ids: Readonly<Record<string, string>>;
 }
 
-const columns: readonly Column<AuditEvent>[] = [
-  { title: "When", width: 2.1, cell: ({ at }) => <time title={ago(at)}>{time(at)}</time> },
-  { title: "What", width: 2.3, cell: ({ action }) => <code>{action}</code> },
+const columnsOf = (show: (event: AuditEvent) => void): readonly Column<AuditEvent>[] => [
+  { title: "When", width: 1.7, cell: ({ at }) => <time title={ago(at)}>{time(at)}</time> },
+  { title: "What", width: 3, cell: ({ action }) => <code>{action}</code> },
   {
     title: "On",
-    width: 2,
+    width: 1.8,
     cell: ({ object_ids }) => <code>{[...new Set(Object.values(object_ids))].join(" ")}</code>,
   },
   {
     title: "By",
-    width: 1.6,
+    width: 1.8,
     cell: ({ actor }) => (
       <>
-        <code>{actor.key_id}</code> {actor.tenant_id === null && <span class="soft">platform</span>}
+        {actor.tenant_id === null && <span class="soft">platform </span>}
+        <code>{actor.key_id}</code>
       </>
     ),
   },
-  { title: "Request", width: 1.3, cell: ({ request_id }) => <code>{request_id}</code> },
+  {
+    title: "All of it",
+    cell: (event) => (
+      <button type="button" aria-label={`Show ${event.action} of ${time(event.at)}`} onClick={() => show(event)}>
+        Show …
+      </button>
+    ),
+  },
 ];
 
 export function Page() {
   const list = useList<AuditEvent>("/admin/v1/audit");
+  const [shown, setShown] = useState<AuditEvent>();
   return (
     <PageFrame
       title="Audit log"
       about="Every change and every sign-in, the latest first. Reading and asking are not on record."
     >
-      <ListTable title="Audit log" columns={columns} list={list} empty="Nothing was changed yet." />
+      <ListTable title="Audit log" columns={columnsOf(setShown)} list={list} empty="Nothing was changed yet." />
+      {shown !== undefined && <EventDialog event={shown} onClose={() => setShown(undefined)} />}
     </PageFrame>
+  );
+}
+
+/** What a row has no room for: whole ids, to compare with the log and with what a client has. */
+function EventDialog({ event, onClose }: { readonly event: AuditEvent; readonly onClose: () => void }) {
+  const { at, action, object_ids, actor, request_id } = event;
+  const facts: readonly (readonly [name: string, id: string])[] = [
+    ...Object.entries(object_ids),
+    ["by key", actor.key_id],
+    ...(actor.tenant_id === null ? [] : [["of tenant", actor.tenant_id] as const]),
+    ["request", request_id],
+  ];
+  return (
+    <Dialog title="On record" onClose={onClose}>
+      <p>
+        <code>{action}</code>, {time(at)}
+      </p>
+      <dl class="details">
+        {facts.map(([name, id]) => (
+          <div key={name}>
+            <dt>{name.replaceAll("_", " ")}</dt>
+            <dd>
+              <code>{id}</code>
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </Dialog>
   );
 }

@@ -1,11 +1,11 @@
 /** Whose KV lies where, what becomes of it as it does, and what may be done about it. */
 import { useTenantNames } from "../administration/tenant-names.ts";
-import { type Cache, type TenantCache, type Tier, tierWord } from "../cache/cache.ts";
+import type { Cache, TenantCache, Tier } from "../cache/cache.ts";
 import { EvictButton } from "../cache/evict.tsx";
 import { HappeningList } from "../cache/happenings.tsx";
 import { Pins } from "../cache/pins.tsx";
 import { useHappenings, useThrottled } from "../cache/use-happenings.ts";
-import { bytes, count, percent, shortCount } from "../kit/format.ts";
+import { bytes, count, percent, shortCount, tierWord } from "../kit/format.ts";
 import { Name, visible } from "../kit/name.tsx";
 import { Figures, Loaded, Page as PageFrame, Panel } from "../kit/parts.tsx";
 import { useGet } from "../kit/resource.ts";
@@ -36,7 +36,7 @@ function OwnCache() {
     <>
       <Loaded resource={cache}>
         {({ data: [own] }) =>
-          own === undefined ? <p class="soft">Nothing is held.</p> : <OwnParts own={own} onEvicted={cache.reload} />
+          own === undefined ? <p class="soft">{nothingHeld}</p> : <OwnParts own={own} onEvicted={cache.reload} />
         }
       </Loaded>
       <HappeningList happenings={happenings} />
@@ -58,19 +58,23 @@ function OwnParts({ own, onEvicted }: { readonly own: TenantCache; readonly onEv
       />
       <Panel
         title="Where it lies"
-        actions={<EvictButton tenantId={own.tenant_id} name="your tenant" onDone={onEvicted} />}
+        actions={
+          placesOf(own).length > 0 && <EvictButton tenantId={own.tenant_id} name="your tenant" onDone={onEvicted} />
+        }
       >
         <Table
           title="Where it lies"
           columns={placeColumns}
           rows={placesOf(own)}
           keyOf={({ place }) => place}
-          empty="Nowhere: nothing is held."
+          empty={nothingHeld}
         />
       </Panel>
     </>
   );
 }
+
+const nothingHeld = "Nothing is held. What is asked lies here afterwards, and what is prepared of a corpus.";
 
 interface Place {
   readonly place: string;

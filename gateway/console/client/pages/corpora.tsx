@@ -65,7 +65,16 @@ function CorpusList() {
         )
       }
     >
-      <ListTable title="Corpora" columns={columns} list={list} empty="There is no corpus yet." />
+      <ListTable
+        title="Corpora"
+        columns={columns}
+        list={list}
+        empty={
+          may("corpus:write")
+            ? "There is no corpus yet. Make one with “New corpus”, then drop files into it."
+            : "There is no corpus yet."
+        }
+      />
       {isMaking && <NewCorpus onClose={() => setMaking(false)} />}
     </PageFrame>
   );

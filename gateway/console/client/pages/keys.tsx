@@ -1,10 +1,10 @@
 /** A tenant's API keys: made, shown once, revoked. */
 import { useState } from "preact/hooks";
-import { OfTenant, type Tenant } from "../administration/tenant.tsx";
+import { OfTenant, type Tenant, tenantInView } from "../administration/tenant.tsx";
 import { call } from "../kit/api.ts";
 import { Dialog } from "../kit/dialog.tsx";
 import { note } from "../kit/feedback.tsx";
-import { CheckGroup, Form, SelectField, TextField, textOf } from "../kit/form.tsx";
+import { Cancel, CheckGroup, Form, SelectField, TextField, textOf } from "../kit/form.tsx";
 import { ago, time } from "../kit/format.ts";
 import { Name, visible } from "../kit/name.tsx";
 import { Badge, CopyText, Page as PageFrame } from "../kit/parts.tsx";
@@ -51,9 +51,12 @@ export function Page() {
       title="API keys"
       about="A key is shown once, when it is made. Revoking one ends what it may do, its sessions here too, with the next request."
       actions={
-        <button type="button" class="primary" onClick={() => setOpen({ kind: "new" })}>
-          New key
-        </button>
+        // Of no tenant there can be none.
+        tenantInView() !== undefined && (
+          <button type="button" class="primary" onClick={() => setOpen({ kind: "new" })}>
+            New key
+          </button>
+        )
       }
     >
       <OfTenant page="keys">{(tenant) => <Keys tenant={tenant} open={open} setOpen={setOpen} />}</OfTenant>
@@ -76,7 +79,7 @@ function Keys({ tenant, open, setOpen }: KeysProps) {
         title="API keys"
         columns={columnsOf(tenant, (key) => setOpen({ kind: "revoke", key }))}
         list={list}
-        empty="This tenant has no key yet."
+        empty="This tenant has no key yet. Make one with “New key”: programs send it, and people sign in here with it."
       />
       {open?.kind === "new" && <NewKey tenant={tenant} onMade={list.reload} onClose={close} />}
       {open?.kind === "revoke" && (
@@ -193,9 +196,11 @@ const RevokeKey = ({ apiKey, onDone, onClose }: RevokeKeyProps) => (
       request on, for good.
       {apiKey.id === session.value?.key_id && <strong> It is the key of this session, which ends too.</strong>}
     </p>
+    <p class="soft">It may: {apiKey.scopes.join(", ")}.</p>
     <Form
       submit="Revoke"
       isDanger
+      actions={<Cancel onClick={onClose} />}
       onSubmit={async () => {
         await call("DELETE", `/admin/v1/keys/${apiKey.id}`);
         onDone();

@@ -4,7 +4,7 @@ import { count, duration, percent, shortCount, time } from "../kit/format.ts";
 import { Badge, Figures, Loaded, Page as PageFrame, Panel } from "../kit/parts.tsx";
 import { useGet } from "../kit/resource.ts";
 import { linkTo, route } from "../kit/router.ts";
-import { roles } from "../kit/session.ts";
+import { may, roles } from "../kit/session.ts";
 import { type Column, Table } from "../kit/table.tsx";
 import type { Resolution, Stats } from "../traces/stats.ts";
 import { StatsCharts } from "../traces/stats-charts.tsx";
@@ -119,7 +119,7 @@ function Requests() {
             columns={roles.value.includes("operator") ? [...columns, tenantColumn] : columns}
             rows={data}
             keyOf={({ id }) => id}
-            empty="No request has run anything yet."
+            empty={<NothingRan />}
           />
         )}
       </Loaded>
@@ -127,10 +127,27 @@ function Requests() {
   );
 }
 
+/** What somebody does who sees this for the first time. */
+const NothingRan = () => (
+  <>
+    Nothing has run yet.{" "}
+    {may("inference") && (
+      <>
+        <a href={linkTo("ask")}>Ask something</a>, and see here what the time went into.
+      </>
+    )}
+    {may("platform:admin") && (
+      <>
+        <a href={linkTo("tenants")}>Make a tenant</a> and a key for it: what is asked with the key appears here.
+      </>
+    )}
+  </>
+);
+
 const columns: readonly Column<TraceHead>[] = [
   {
     title: "When",
-    width: 1.5,
+    width: 1.9,
     cell: ({ id, started_at }) => <a href={linkTo("overview", [id])}>{time(started_at)}</a>,
   },
   { title: "Took", isNumber: true, cell: ({ duration_ms }) => duration(duration_ms) },

@@ -16,11 +16,12 @@ const firstQuery = `g:
   temperature: 0
   input:
     cross:
-      - system: You answer questions from the documents.
-      - plus:                     # spans: they do not see each other, their order is free
-          - fragment: { text: "The extension of Jon Vale is 3057." }
-          - fragment: { text: "Mara Ellison works as a cartographer." }
-      - user: What is the extension of Jon Vale?
+    - system: You answer questions from the documents.
+    # Spans: none sees another, and their order is free.
+    - plus:
+      - fragment: { text: The extension of Jon Vale is 3057. }
+      - fragment: { text: Mara Ellison works as a cartographer. }
+    - user: What is the extension of Jon Vale?
 `;
 
 interface Explanation {
@@ -35,7 +36,7 @@ const waitMs = 300;
 
 export function Page() {
   const [text, setText] = useState(firstQuery);
-  const { explanation, fault, isCurrent } = useExplained(text);
+  const { explanation, fault, failure, isCurrent, again } = useExplained(text);
   return (
     <PageFrame title="Query" about="A tree in place of a prompt: which parts commute, and what is generated from what.">
       <div class="query">
@@ -47,6 +48,7 @@ export function Page() {
           <p class="soft" aria-live="polite">
             {fault !== undefined ? "Not a query yet." : isCurrent ? "" : "Explaining …"}
           </p>
+          {failure !== undefined && <ErrorNote message={failure} onRetry={again} />}
           {explanation !== undefined && <Explained explanation={explanation} />}
         </Panel>
       </div>
@@ -58,7 +60,9 @@ export function Page() {
 function useExplained(text: string) {
   const [explanation, setExplanation] = useState<Explanation>();
   const [fault, setFault] = useState<Fault>();
+  const [failure, setFailure] = useState<string>();
   const [explained, setExplained] = useState<string>();
+  const [round, setRound] = useState(0);
   useEffect(() => {
     const leaving = new AbortController();
     const ask = async (): Promise<void> => {
@@ -66,9 +70,13 @@ function useExplained(text: string) {
         const { signal } = leaving;
         setExplanation(await call<Explanation>("POST", "/v1/query/explain", { body: text, signal }));
         setFault(undefined);
+        setFailure(undefined);
       } catch (error) {
         if (isAbort(error)) return;
-        setFault({ message: messageOf(error), path: error instanceof ApiFailure ? error.param : undefined });
+        // What the text is not to blame for is no fault of it: no answer, a limit, a server that is busy.
+        const isOfText = error instanceof ApiFailure && error.status === 400;
+        setFault(isOfText ? { message: error.message, path: error.param } : undefined);
+        setFailure(isOfText ? undefined : messageOf(error));
       }
       setExplained(text);
     };
@@ -77,8 +85,12 @@ function useExplained(text: string) {
       clearTimeout(timer);
       leaving.abort();
     };
-  }, [text]);
-  return { explanation, fault, isCurrent: explained === text };
+  }, [text, round]);
+  const again = (): void => {
+    setFailure(undefined);
+    setRound((known) => known + 1);
+  };
+  return { explanation, fault, failure, isCurrent: explained === text, again };
 }
 
 function Explained({

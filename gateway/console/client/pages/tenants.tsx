@@ -1,13 +1,13 @@
 /** All tenants: made, renamed, disabled, deleted; and the ways to one's keys, limits and usage. */
 import { useState } from "preact/hooks";
-import type { Tenant } from "../administration/tenant.tsx";
+import { StatusBadge, type Tenant } from "../administration/tenant.tsx";
 import { call } from "../kit/api.ts";
 import { Dialog } from "../kit/dialog.tsx";
 import { note } from "../kit/feedback.tsx";
 import { Form, SelectField, TextField, textOf } from "../kit/form.tsx";
-import { ago, time } from "../kit/format.ts";
+import { ago, counted, time } from "../kit/format.ts";
 import { Name, visible } from "../kit/name.tsx";
-import { Badge, Page as PageFrame } from "../kit/parts.tsx";
+import { Page as PageFrame } from "../kit/parts.tsx";
 import { useList } from "../kit/resource.ts";
 import { linkTo } from "../kit/router.ts";
 import { type Column, ListTable } from "../kit/table.tsx";
@@ -17,7 +17,7 @@ const columnsOf = (manage: (tenant: Tenant) => void): readonly Column<Tenant>[] 
   { title: "Id", width: 2.5, cell: ({ id }) => <code>{id}</code> },
   {
     title: "State",
-    cell: ({ status }) => <Badge tone={status === "active" ? "good" : "warn"}>{status}</Badge>,
+    cell: ({ status }) => <StatusBadge status={status} />,
   },
   { title: "Made", width: 1.7, cell: ({ created_at: at }) => <time title={ago(at)}>{time(at)}</time> },
   {
@@ -68,7 +68,7 @@ export function Page() {
         title="Tenants"
         columns={columnsOf((tenant) => setOpen({ kind: "change", tenant }))}
         list={list}
-        empty="There is no tenant yet. Make one, then a key for it."
+        empty="There is no tenant yet. Make one with “New tenant”, then a key for it: it is what its programs send."
       />
       {open?.kind === "new" && <NewTenant onDone={done} onClose={close} />}
       {open?.kind === "change" && <ChangeTenant tenant={open.tenant} onDone={done} onClose={close} />}
@@ -124,7 +124,7 @@ function ChangeTenant({ tenant, onDone, onClose }: DialogProps & { readonly tena
         isDanger
         onSubmit={async () => {
           const { blocks } = await call<{ readonly blocks: number }>("DELETE", `${path}/cache`);
-          onDone(`${blocks} blocks of ${name} were dropped.`);
+          onDone(`${counted(blocks, "block")} of ${name} dropped.`);
         }}
       >
         <p class="soft">All KV of the tenant is dropped from all workers, and computed again when it is asked for.</p>

@@ -149,16 +149,18 @@ function Shown({ found: { rows, isCut }, range, isOfAll }: ShownProps) {
           { label: "Computed", value: shortCount(total("computed_tokens")), note: "of budgets" },
         ]}
       />
-      <Panel title={isOfAll ? "All tenants, by day" : "By day"}>
-        <Chart
-          title="Tokens by day"
-          times={times}
-          series={series}
-          isStacked
-          format={shortCount}
-          formatTime={(unixS) => dayText(isoDay(unixS * 1_000))}
-        />
-      </Panel>
+      {rows.length > 0 && (
+        <Panel title={isOfAll ? "All tenants, by day" : "By day"}>
+          <Chart
+            title="Tokens by day"
+            times={times}
+            series={series}
+            isStacked
+            format={shortCount}
+            formatTime={(unixS) => dayText(isoDay(unixS * 1_000))}
+          />
+        </Panel>
+      )}
       {isCut && <p class="soft">There are more rows than these. Choose fewer days.</p>}
       <Table
         title="Usage by day and tenant"

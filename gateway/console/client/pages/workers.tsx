@@ -35,7 +35,7 @@ function Pool({ stats, block_count: all }: Worker) {
   const [used, held] = [stats.usedBlocks / all, stats.cachedBlocks / all];
   const text = `${count(stats.usedBlocks)} in use, ${count(stats.cachedBlocks)} kept, of ${count(all)} blocks`;
   return (
-    <span class="pool" title={text}>
+    <span class="pool-meter" title={text}>
       <meter min={0} max={1} value={Math.max(used, held)} aria-label={`KV pool: ${text}`} />{" "}
       {count(Math.max(stats.usedBlocks, stats.cachedBlocks))} of {count(all)}
     </span>
@@ -55,10 +55,10 @@ const columns: readonly Column<Worker>[] = [
     ),
   },
   { title: "Requests", isNumber: true, cell: (worker) => count(worker.in_flight_requests) },
-  { title: "Tokens to come", isNumber: true, width: 1.4, cell: (worker) => count(worker.pending_tokens) },
+  { title: "Tokens to come", isNumber: true, width: 1.6, cell: (worker) => count(worker.pending_tokens) },
   { title: "KV pool (blocks)", width: 2.4, cell: (worker) => <Pool {...worker} /> },
   { title: "Restarts", isNumber: true, cell: ({ restarts }) => count(restarts) },
-  { title: "Preemptions", isNumber: true, cell: ({ stats }) => count(stats?.preemptions) },
+  { title: "Preemptions", isNumber: true, width: 1.3, cell: ({ stats }) => count(stats?.preemptions) },
 ];
 
 const refreshMs = 2_000;
