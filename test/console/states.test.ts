@@ -212,7 +212,7 @@ describe.skipIf(chromiumPath === undefined)("the console's states", () => {
     await using nobody = await rig.visit();
     await nobody.page.getByLabel("API key").fill(adminKey);
     await nobody.page.route("**/admin/v1/session", (route) => route.abort("connectionrefused"));
-    await nobody.page.keyboard.press("Enter");
+    await nobody.page.getByRole("button", { name: "Sign in" }).click();
     await nobody.page.getByText("The server does not answer.").waitFor();
     await nobody.check("sign-in-gone");
     expect(nobody.problems.filter((each) => !each.includes("ERR_CONNECTION_REFUSED"))).toEqual([]);
