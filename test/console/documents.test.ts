@@ -4,6 +4,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestTenant } from "../support/server.ts";
+import { until } from "../support/until.ts";
 import { type ConsoleRig, chromiumPath, type Look, memberScopes, openRig, themes } from "./rig.ts";
 
 setDefaultTimeout(60_000);
@@ -125,11 +126,8 @@ describe.skipIf(chromiumPath === undefined)("documents in the console", () => {
       return { name, mimeType: "text/markdown", buffer: Buffer.from(text) };
     });
     await page.locator("input[aria-label=Files]").setInputFiles(files);
-    await page
-      .getByText("Can be searched3", { exact: false })
-      .waitFor({ timeout: 30_000 })
-      .catch(() => undefined);
-    await page.waitForFunction(`document.querySelectorAll("tbody .badge.good").length === 3`);
+    const ready = page.locator("tbody .badge.good");
+    await until(async () => (await ready.count()) === 3, "all three files are read");
     // What cannot be seen in a name is shown by its number.
     expect(await page.locator("tbody").textContent()).toContain("U+202E");
     await look.check("hostile-corpus");

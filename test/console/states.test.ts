@@ -179,6 +179,34 @@ describe.skipIf(chromiumPath === undefined)("the console's states", () => {
     expect(look.problems.filter((each) => !each.includes("ERR_CONNECTION_REFUSED"))).toEqual([]);
   });
 
+  test("what is asked before it is known of which corpus goes to the latest, once that is known", async () => {
+    await using look = await rig.signIn(adminKey);
+    const { page } = look;
+    const held = Promise.withResolvers<void>();
+    await page.route("**/v1/vector_stores*", async (route) => {
+      await held.promise;
+      await route.continue();
+    });
+    await page.evaluate(`location.hash = "#/ask"`);
+    await page.getByLabel("Question").fill("Where does Jon Vale live?");
+    const asked = page.waitForRequest("**/v1/chat/completions");
+    await page.keyboard.press("Control+Enter");
+    await page.locator("button[aria-disabled=true]", { hasText: "Ask" }).waitFor();
+    held.resolve();
+    expect((await asked).postDataJSON()).toMatchObject({ file_search: { vector_store_ids: [corpusId] } });
+    // This model would not end by itself.
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByText("Stopped.").waitFor();
+    // Whoever wants the model alone says so.
+    await page.getByLabel("Corpus").selectOption("none: the model alone");
+    const alone = page.waitForRequest("**/v1/chat/completions");
+    await page.getByLabel("Question").fill("Hello?");
+    await page.keyboard.press("Control+Enter");
+    expect((await alone).postDataJSON()).not.toHaveProperty("file_search");
+    await page.getByRole("button", { name: "Stop" }).click();
+    expect(look.problems).toEqual([]);
+  });
+
   test("refusals, waiting, and a sign-in without a server are told in both themes", async () => {
     await using look = await rig.signIn(adminKey);
     const { page } = look;

@@ -92,7 +92,7 @@ export function Page() {
           </div>
           <QuestionForm
             isBusy={isAnswering}
-            isWaiting={corpora.isLoading}
+            isWaiting={named === null && corpora.isLoading}
             onAsk={ask}
             onStop={() => leaving.current?.abort()}
           />
@@ -149,7 +149,7 @@ function CorpusChoice({ corpora, chosen }: { readonly corpora: readonly Corpus[]
 
 interface QuestionFormProps {
   readonly isBusy: boolean;
-  /** It is not known yet what is asked. */
+  /** It is not known yet which corpus is asked: what is sent meanwhile goes off as soon as it is. */
   readonly isWaiting: boolean;
   readonly onAsk: (question: string) => Promise<void>;
   readonly onStop: () => void;
@@ -157,13 +157,19 @@ interface QuestionFormProps {
 
 function QuestionForm({ isBusy, isWaiting, onAsk, onStop }: QuestionFormProps) {
   const field = useRef<HTMLTextAreaElement>(null);
+  const [isWanted, setWanted] = useState(false);
   const send = (): void => {
     const { current } = field;
     const question = current?.value.trim() ?? "";
-    if (current === null || question === "" || isBusy || isWaiting) return;
+    if (current === null || question === "" || isBusy) return;
+    setWanted(isWaiting);
+    if (isWaiting) return;
     current.value = "";
     void onAsk(question);
   };
+  useEffect(() => {
+    if (isWanted && !isWaiting) send();
+  }, [isWanted, isWaiting]);
   return (
     <form
       onSubmit={(event) => {
@@ -190,7 +196,7 @@ function QuestionForm({ isBusy, isWaiting, onAsk, onStop }: QuestionFormProps) {
         </p>
       </div>
       <div class="actions">
-        <button type="submit" class="primary" aria-disabled={isBusy || isWaiting}>
+        <button type="submit" class="primary" aria-disabled={isBusy || isWanted}>
           Ask
         </button>
         {isBusy && (
