@@ -1,5 +1,5 @@
 /** Signing in, by an API key or by the link that `serve --dev` prints. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { messageOf } from "./kit/api.ts";
 import { Form, TextField, textOf } from "./kit/form.tsx";
 import { ErrorNote } from "./kit/parts.tsx";
@@ -11,9 +11,11 @@ export function SignIn() {
   const [refused, setRefused] = useState("");
   const { page, rest } = route.value;
   const link = page === "sign-in" ? rest[0] : undefined;
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.title = "Sign in – Spangate";
     box.current?.querySelector("input")?.focus();
+  }, []);
+  useEffect(() => {
     if (link === undefined) return;
     // It is used up with this, and has no place in the history.
     goTo("#/", true);

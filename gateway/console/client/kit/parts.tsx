@@ -1,6 +1,6 @@
 /** Small parts that pages are made of. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { route } from "./router.ts";
 
 interface PageProps {
@@ -16,8 +16,8 @@ interface PageProps {
 export function Page({ title, about, actions, children }: PageProps) {
   const heading = useRef<HTMLHeadingElement>(null);
   const path = [route.value.page, ...route.value.rest].join("/");
-  // Another address is another page, under the same title too.
-  useEffect(() => {
+  // Another address is another page, under the same title too. Before it is drawn: who sees it may be typing already.
+  useLayoutEffect(() => {
     document.title = `${title} – Spangate`;
     heading.current?.focus({ preventScroll: true });
   }, [title, path]);
