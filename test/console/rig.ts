@@ -107,7 +107,7 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
     const page = await context.newPage();
     await page.goto(server.url + path);
     const go = async (hash: string): Promise<void> => {
-      await page.evaluate(`location.hash = ${JSON.stringify(hash)}`);
+      await page.evaluate(shownAt(hash));
       await settled(page);
     };
     const check = async (name: string): Promise<void> => {
@@ -159,6 +159,18 @@ function watch(context: BrowserContext, url: string): string[] {
   });
   return problems;
 }
+
+/**
+ * Goes there, and resolves when the page before is gone. The browser tells the client of a new hash in a later task, and
+ * the client draws in one after that: until then what is looked at is the page before, which has all that it asked for.
+ */
+const shownAt = (hash: string): string => `new Promise((resolve) => {
+  const drawn = () => requestAnimationFrame(() => setTimeout(() => setTimeout(resolve)));
+  const before = location.href;
+  location.hash = ${JSON.stringify(hash)};
+  if (location.href === before) drawn();
+  else addEventListener("hashchange", drawn, { once: true });
+})`;
 
 /** Resolves when there is a page, and nothing of it is on its way any more. */
 async function settled(page: Page): Promise<void> {

@@ -1,5 +1,5 @@
 /** What a start says of memory before it loads anything: the bytes that are then taken, and settings that do fit. */
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { CpuBackend } from "../../worker/backend/cpu/cpu-backend.ts";
 import { parseWorkerConfig, WorkerSettingError } from "../../worker/config.ts";
@@ -8,6 +8,9 @@ import { loadModel, readModel } from "../../worker/model/load.ts";
 import { openCpuKernels } from "../../worker/native/cpu-kernels.ts";
 import { hollowModel } from "../model/hollow-folder.ts";
 import { repositoryRoot } from "../support/import-graph.ts";
+
+// Kernels may have to be compiled, on a machine that has other things to do.
+setDefaultTimeout(60_000);
 
 const [mib, gib] = [2 ** 20, 2 ** 30];
 /** Qwen3-8B's shape. */
