@@ -8,7 +8,7 @@ import { BackgroundLoop } from "./background-loop.ts";
 
 /** The longest time in milliseconds that a timer takes. */
 const maxTimerMs = 2 ** 31 - 1;
-/** What is in use may stay although it is due: it is not looked at without a pause. */
+/** The pause in milliseconds before an object is looked at again that is due and still in use. */
 const minTimerMs = 50;
 
 export interface DueLoopOptions {

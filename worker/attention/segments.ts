@@ -17,7 +17,7 @@ export class DistinctSegments {
   readonly readerSegment = new IntList();
   readonly readerBefore = new IntList();
   readonly #nextOfHash = new IntList();
-  /** By hash: the last distinct segment, plus 1. */
+  /** [hashes] the last distinct segment with the hash, plus 1; 0: there is none. */
   #table = new Int32Array(1_024);
 
   constructor(blockTokens: number) {

@@ -6,7 +6,7 @@ import type { Pointer } from "bun:ffi";
 import { assertInteger, assertLength, type KernelLibrary, openHandle } from "./library.ts";
 import { finishCodes, type HeadNorms, isGate, type Matrix, type NormOptions, type ProductOptions } from "./matrix.ts";
 
-/** As spg_buffer has them. */
+/** The values of spg_buffer in kernels/abi.h, in their order. */
 const bufferNames = ["residual", "qkv", "attention", "branch", "gated", "logits"] as const;
 export type BufferName = (typeof bufferNames)[number];
 
@@ -19,7 +19,7 @@ export type Operation =
       readonly matrix: Matrix;
       readonly x: BufferName;
       readonly out: BufferName;
-      /** Without places of rows and their factors. */
+      /** The fields of a product but the places of rows and their factors. */
       readonly options: Omit<ProductOptions, "xRows" | "outRows" | "rowFactors">;
     }
   | {

@@ -1,9 +1,8 @@
 /**
- * Objects that are in the bucket alone. When a request lacks one the gateway is asked for it, and its keys count as
- * claimed, as those of loads do, until its file is there and loads.ts goes on, or until the request has waited long
- * enough and computes. What all of a request is not clearly sooner fetched and loaded than computed, by what both took before, is not
- * asked for. While the
- * bucket is slow nobody waits; what is asked for is there for the next request.
+ * Objects that are in the bucket alone. When a request lacks some, the gateway is asked for them, if fetching and loading all
+ * of them is clearly sooner than computing them, by what both took before. Until an object's file is there its keys count
+ * as claimed, as those of loads do; then loads.ts goes on. A request that has waited long enough computes instead. While
+ * the bucket is slow no request waits, and what was asked for is there for the next one.
  */
 import { extentBlocks, type KvObject, kvObjectSizes } from "../contract/kv-object.ts";
 import type { WorkerMessage } from "../contract/messages.ts";
@@ -49,9 +48,9 @@ interface Part {
  * any case, since no bucket answers at once.
  */
 const [unknownMs, leastMs] = [1_000, 50];
-/** Of the time of computing: who waits in vain computes after all, so a bucket that is hardly sooner is not worth it. */
+/** The part of the time of computing within which a fetch is worth it: a request that waits in vain computes after all. */
 const worthPart = 4 / 5;
-/** After so many late ones in a row nobody waits for a while, nor for one that was late or not to be had. */
+/** After this many late fetches in a row no request waits for this long, nor for an object that was late or could not be had. */
 const [mostLate, restMs] = [3, 60_000];
 
 export class Fetches {

@@ -1,10 +1,13 @@
 /**
- * Brings blocks up from the host's memory. To the scheduler that is a prefill by somebody else, as with files (loads.ts):
- * keys that come count as claimed, and a block is found once it is stored. Blocks are copied beside the pool first, while
- * steps run; when a copy has arrived, they are put into blocks that were free, stored and released in one go. So no block
- * of the pool is held while a copy runs. Tenants are served in turn, a copy each. A run is weighed as a whole, with what
- * else of its request comes: what is computed sooner than all of that would come up is computed, and both are measured.
- * What comes and finds the line full waits for it.
+ * Brings blocks up from the host's memory.
+ *
+ * To the scheduler that looks like another request's prefill, as with files (loads.ts): keys that are on their way count as
+ * claimed, and a block is found once it is stored. Blocks are first copied to memory beside the pool, while steps run. When
+ * a copy has arrived, its blocks are put into free ones, stored and released without a pause. So no block of the pool is
+ * held while a copy runs.
+ *
+ * Tenants are served in turn, a copy each. Whether a run comes up or is computed is decided for the whole run, together with
+ * what else of its request comes up, by the measured times of both. Blocks for which the line has no room wait behind it.
  */
 import type { HostBlocks } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
@@ -25,7 +28,7 @@ export interface HostLoadsOptions {
   readonly reservedBlocks: () => number;
   /** Whether requests decode, whose steps copies hold up. */
   readonly isDecoding: () => boolean;
-  /** Has a block of the device copied down, if it is not there. */
+  /** Has a block of the device copied to the host's memory, if it is not there yet. */
   readonly bringDown: (key: BlockKey, previousKey: BlockKey) => void;
   /** Blocks of the host were used, in the order of their chains. */
   readonly used: (keys: readonly BlockKey[]) => void;
@@ -38,10 +41,10 @@ export interface HostLoadsOptions {
 /** Blocks in line, beside the first one of each run: more than come in a step, and not so many that a step waits. */
 const mostQueued = 256;
 
-/** So many times its own time is what computing counts for while requests decode. */
+/** By what the time of computing is multiplied while requests decode, since each of them waits for it. */
 const priceBesideDecodes = 4;
 
-/** What is measured first is what the cost of a block is drawn back to. */
+/** The first so many blocks give the time of a block that later averages are drawn back to (`Cost`). */
 const probeBlocks = 512;
 
 interface Load {
@@ -63,11 +66,11 @@ interface Waiting {
 
 /** What was found out about a run. */
 interface Wanted {
-  /** How many blocks it had then. */
+  /** How many blocks the run had when it was looked at. */
   readonly had: number;
   /** Its blocks before this one are there or in line. */
   readonly inLine: number;
-  /** Those before this one are to come up. */
+  /** Its blocks before this one are to come up. */
   readonly end: number;
 }
 
@@ -78,7 +81,7 @@ export class HostLoads {
   readonly counts = { bytes: 0, ms: 0, outcomes: { loaded: 0, late: 0, failed: 0, dropped: 0 } };
   readonly #options: HostLoadsOptions;
   readonly #loads = new Map<BlockKey, Load>();
-  /** What has not begun, by tenant; the tenant whose turn it is is the first. */
+  /** Loads that have not begun, by tenant; the tenant whose turn it is comes first. */
   readonly #queues = new Map<number, Load[]>();
   #queued = 0;
   /** Blocks that are to come up and have no place in the line, by tenant: of the runs that were looked at so far. */
@@ -86,7 +89,7 @@ export class HostLoads {
   readonly #wanted = new WeakMap<LackingRun, Wanted>();
   readonly #derivations = new DerivationTwins();
   readonly tokenCost: TokenCost;
-  /** What a block takes to come up while copies follow each other. Until it is known, everything comes up. */
+  /** Milliseconds that a block takes to come up while copies follow each other. Until that is known, everything comes up. */
   readonly #blockMs: Cost;
   #copies = 0;
   /** When the copy before the next one to arrive had arrived, or, without one, when the next one began. */
@@ -134,7 +137,7 @@ export class HostLoads {
     this.#begin();
   }
 
-  /** Loads of blocks that the host has no more: who lacks them computes them. */
+  /** Ends loads of blocks that the host no longer has: requests that lack them compute them. */
   dropGone(): void {
     for (const load of [...this.#loads.values()]) {
       if (this.#options.hostCache.blockOf(load.key) !== load.slot) this.#end(load);
@@ -169,7 +172,7 @@ export class HostLoads {
     return end > from && this.#isComputedSooner(run, end - from, tokensAgainst) ? from : end;
   }
 
-  /** Chains go from their tails, so all before a block that is there are there too. */
+  /** Chains are evicted from their tails, so all blocks before one that is there are there too. */
   #endInHost(run: LackingRun, from: number): number {
     const { cache, hostCache } = this.#options;
     let [end, gone] = [from, run.blockCount];
@@ -237,8 +240,8 @@ export class HostLoads {
   }
 
   /**
-   * What is found on the device is in use below too: otherwise it would go first here because it is never loaded. What
-   * is prepared lies below from then on.
+   * Blocks that are found on the device count as used in the host's memory too: otherwise they would be evicted there
+   * first, since they are never loaded. What is prepared lies in the host's memory from then on.
    */
   #meet({ openRun }: Requester, run: LackingRun): void {
     const { hostCache, bringDown } = this.#options;
@@ -343,7 +346,7 @@ export class HostLoads {
     return pool.availableCount - cache.cachedFreeCount > reservedBlocks();
   }
 
-  /** Nothing more comes of it; a run that still lacks the block looks again. */
+  /** Ends a load: a run that still lacks the block is looked at again. */
   #end(load: Load): void {
     const { cache, hostCache } = this.#options;
     if (this.#loads.get(load.key) !== load) return;

@@ -29,7 +29,7 @@ interface Store {
   /** Number of the tenant that it is counted for. */
   readonly owner: number;
   readonly slot: BlockId;
-  /** It was evicted meanwhile. */
+  /** Whether the block was evicted meanwhile. */
   isOver: boolean;
 }
 
@@ -83,7 +83,7 @@ export class HostTier {
   /** The device stored a block. */
   deviceStored(key: BlockKey, previousKey: BlockKey): void {
     if (this.cache.has(key)) return;
-    // More than fits here would push itself out again.
+    // More blocks than fit here would evict each other.
     if (this.#waiting.size >= this.pool.blockCount) return;
     this.#waiting.set(key, previousKey);
     if (this.#isBeginning) return;
@@ -127,8 +127,8 @@ export class HostTier {
   }
 
   /**
-   * Blocks of chains were used, in the order of their chains, and so was all that they are chained from: a chain whose
-   * beginning went first would be of no use, so it is let go from its tail.
+   * Notes blocks as used, in the order of their chains, with all blocks that they are chained from. A chain without its
+   * beginning is of no use, so it is released from its tail.
    */
   #used(keys: readonly BlockKey[]): void {
     const met = new Set<BlockKey>();

@@ -31,9 +31,9 @@ export interface KeepsOptions {
 
 /** Objects in line; more are refused, and kept when they are asked for again. */
 const maxWaiting = 4_096;
-/** Written at once: a gap between two steps has room for more than a block. */
+/** Bytes that are written at once: a gap between two steps has room for more than a block. */
 const writeBytes = 1024 * 1024;
-/** Files that are synced together: so many, or so many bytes. */
+/** How many files, or how many bytes of them, are synced together. */
 const [filesAtOnce, bytesAtOnce] = [16, 32 * 1024 * 1024];
 
 class BlockGone extends Error {}
@@ -46,7 +46,7 @@ interface Written {
 }
 
 export class Keeps {
-  /** Of files that were written whole. */
+  /** Bytes and time of files that were written whole. */
   readonly counts = { bytes: 0, ms: 0 };
   readonly #options: KeepsOptions;
   readonly #waiting: KeepMessage[] = [];
@@ -67,7 +67,7 @@ export class Keeps {
     if (!this.#isRunning) void this.#run();
   }
 
-  /** These objects are not wanted any more. */
+  /** Gives up objects that are not wanted any more. */
   cancel(objectIds: readonly string[]): void {
     if (!this.#isRunning) return;
     for (const id of objectIds) this.#cancelled.add(id);

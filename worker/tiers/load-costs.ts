@@ -13,13 +13,13 @@ export interface LoadCostsOptions {
  * read, so the first bytes are assumed to take no time.
  */
 const [firstByteMs, triedBytes] = [1 / 200_000, 16 * 1024 * 1024];
-/** What is measured first is what the cost of bytes is drawn back to. */
+/** The first so many bytes give the time of a byte that later averages are drawn back to (`Cost`). */
 const probeBytes = 64 * 1024 * 1024;
 
 export class LoadCosts {
   readonly tokens: TokenCost;
   readonly #slowness: () => number;
-  /** What a byte that is loaded takes. */
+  /** Milliseconds to load a byte. */
   readonly #byteMs: Cost;
 
   constructor(options: LoadCostsOptions) {
@@ -28,12 +28,12 @@ export class LoadCosts {
     this.tokens = new TokenCost(options.nowMs);
   }
 
-  /** Of KV that takes so many bytes a token. See TierStats. */
+  /** What loading costs for KV of so many bytes a token; TierStats says in which unit. */
   of(tokenBytes: number): { readonly loadCost?: number } {
     return this.tokens.loadCost(this.#byteMs.each * tokenBytes);
   }
 
-  /** @param waitedMs of these, for turns between steps */
+  /** @param waitedMs how many of the milliseconds were spent waiting for turns between steps */
   noteLoad(bytes: number, ms: number, waitedMs: number): void {
     this.#byteMs.note(bytes, ms - waitedMs);
   }
@@ -72,7 +72,7 @@ interface Asked {
   readonly atMs: number;
 }
 
-/** The first so many fetches, and bytes, are what their costs are drawn back to. */
+/** The first so many fetches and bytes give the times that later averages are drawn back to (`Cost`). */
 const [probeFetches, probeFetchedBytes] = [8, 16 * 1024 * 1024];
 
 /**

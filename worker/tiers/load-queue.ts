@@ -48,9 +48,9 @@ export class LoadQueue<Load extends QueuedLoad> {
   }
 }
 
-/** Of a new measurement, beside all before it. */
+/** The weight of a new measurement in the average. */
 const newPart = 1 / 8;
-/** What is left after a minute of how far the average is from what the start measured. */
+/** The average goes back to what the start measured: this part of the distance is left after a minute. */
 const leftAMinute = 0.9;
 const minuteMs = 60_000;
 
@@ -67,7 +67,7 @@ export class Cost {
 
   /**
    * @param guess until something was measured
-   * @param probeUnits the first so many units are what the average is drawn back to
+   * @param probeUnits how many units count as the first ones
    */
   constructor(guess: number, probeUnits: number, nowMs: () => number) {
     this.#each = guess;
@@ -111,7 +111,7 @@ export class TokenCost {
     this.#tokenMs = new Cost(Number.POSITIVE_INFINITY, probeTokens, nowMs);
   }
 
-  /** A step computed so many rows of prompts. */
+  /** Notes a step that computed so many rows of prompts. */
   noteStep(rows: number, ms: number): void {
     if (rows >= fewRows) this.#tokenMs.note(rows, ms);
   }
@@ -126,7 +126,7 @@ export class TokenCost {
   }
 }
 
-/** After so many failures in a minute nothing is read for a minute. */
+/** After this many failures in a minute nothing is read for a minute. */
 const [mostFailures, restMs] = [8, 60_000];
 
 /** Failures of loads, and what they lead to. */
@@ -141,7 +141,7 @@ export class LoadFaults {
     this.#nowMs = nowMs;
   }
 
-  /** Nothing is read now. */
+  /** Whether nothing is read for now, after too many failures. */
   get isResting(): boolean {
     return this.#nowMs() < this.#restsUntilMs;
   }
@@ -167,7 +167,7 @@ export class LoadFaults {
   }
 }
 
-/** Files that are told of at once. */
+/** How many objects one message to the gateway tells of at most. */
 const mostObjects = 256;
 
 interface LoadReport {
@@ -179,7 +179,7 @@ interface LoadReport {
 /** What was loaded, gathered so that the gateway is told of many files at once: a message for each took as long as opening it. */
 export class LoadReports {
   readonly #emit: (message: WorkerMessage) => void;
-  /** By the key that the objects' chains begin with, and so by whose they are. */
+  /** Reports by the key that the objects' chains begin with, which tells whose they are. */
   readonly #reports = new Map<BlockKey, LoadReport>();
   #objectCount = 0;
 
@@ -187,7 +187,7 @@ export class LoadReports {
     this.#emit = emit;
   }
 
-  /** So many blocks of the object, of so many bytes, were stored. */
+  /** Notes that so many blocks of the object, of so many bytes together, were stored. */
   add({ id, rootKey }: KvObject, blocks: number, bytes: number): void {
     const report = this.#reports.getOrInsertComputed(rootKey, () => ({ objectIds: [], blocks: 0, bytes: 0 }));
     report.objectIds.push(id);

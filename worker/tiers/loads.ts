@@ -1,12 +1,17 @@
 /**
- * Brings blocks back from files. To the scheduler a load looks like a prefill by somebody else: the keys that come count
- * as claimed, and each block is found once it is stored. A block is opened in memory of ours and verified; only then,
- * between two steps and at once, it is copied into a block that was free, stored and released. So no block is held while
- * anything is waited for, and no step in flight has one that a load writes. Requests take the block out of what was
- * reserved for them; objects that nobody asks for come by their last use while a quarter of the pool is empty. What is
- * computed sooner than it would be loaded is computed: both are measured. Where the processor that opens files computes
- * too, nothing is gained by computing a part meanwhile: all that requests lack is weighed together. Beside a device a part
- * is also loaded if it is there by the time that the others are computed.
+ * Brings blocks back from files.
+ *
+ * To the scheduler a load looks like another request's prefill: keys that are on their way count as claimed, and a block
+ * is found once it is stored. A block is first opened and verified in memory outside the pool. Then, between two steps and
+ * without a pause, it is copied into a free block, stored and released. So no block of the pool is held while a file is
+ * waited for, and no load writes a block that a step in flight reads.
+ *
+ * For a request, blocks are taken from those that were reserved for it. Objects that no request asks for are loaded in the
+ * order of their last use while a quarter of the pool is empty (unasked.ts).
+ *
+ * What would be computed sooner than loaded is computed; the time of both is measured. Where one processor does both, as on
+ * a CPU, computing one part while another is loaded gains nothing, so all that requests lack is decided together. Beside
+ * a device a part is also loaded if it is there by the time that the other parts are computed.
  */
 import * as systemFiles from "node:fs/promises";
 import type { BlockMover } from "../backend/backend.ts";
@@ -47,9 +52,9 @@ export interface LoadsOptions extends LoadCostsOptions {
 interface Load extends QueuedLoad {
   readonly object: KvObject;
   readonly requesters: Set<Requester>;
-  /** The keys that requests need not compute; none while nobody asks for it. */
+  /** The keys that requests need not compute; none while no request asks for the object. */
   claims: readonly BlockKey[];
-  /** When its requests compute it themselves. */
+  /** When its requests stop waiting and compute it themselves. */
   deadlineMs: number;
   isOver: boolean;
 }
@@ -60,15 +65,15 @@ interface Reading {
   readonly reader: Promise<ObjectReader>;
 }
 
-/** In blocks of a run. */
+/** What was decided about a run, as numbers of its blocks. */
 interface Wanted {
-  /** Blocks before this one are there or come. */
+  /** Blocks before this one are in the pool or are being loaded. */
   readonly end: number;
   /** How many of those come from files. */
   readonly loaded: number;
 }
 
-/** Files are read before their turn comes: so many, and so many bytes. */
+/** How many files, and how many bytes of them, are read before their turn comes. */
 const [mostAhead, mostBytesAhead] = [8, 16 * 1024 * 1024];
 const leastPatienceMs = 1_000;
 
@@ -164,7 +169,7 @@ export class Loads {
     return this.#claimed.has(key);
   }
 
-  /** Loads what these requests lack and a file has. */
+  /** Loads what these requests lack and what a file holds. */
   want(requesters: readonly Requester[]): void {
     const nowMs = this.#options.nowMs();
     for (const load of [...this.#open.values()]) {
@@ -227,7 +232,7 @@ export class Loads {
     return { end: run.blockCount, loaded };
   }
 
-  /** Chains go from their tails, so what has both ends has all. */
+  /** Chains are evicted from their tails, so where the first and the last block are there, all between are too. */
   #hasAll(run: LackingRun, first: number, { lastKey }: KvObject): boolean {
     const firstKey = run.keyAt(first);
     return firstKey !== undefined && this.#options.cache.has(firstKey) && this.#options.cache.has(lastKey);
@@ -238,7 +243,7 @@ export class Loads {
     return kvObjectSizes(tokenCount, { blockTokens, blockBytes: blocks.bytes }).fileBytes;
   }
 
-  /** Of files that are read already, or are being opened. */
+  /** Bytes of files that are read already, or are being opened. */
   get #bytesAhead(): number {
     return this.#ahead.reduce((sum, { load }) => sum + load.bytes, 0);
   }
@@ -300,7 +305,7 @@ export class Loads {
       const load = this.#queue.take() ?? this.#nextUnasked();
       if (load === undefined) return;
       const reader = ObjectReader.open(files, this.#folder, load.object, this.#options, this.#buffers);
-      // Its failure is seen when its turn comes.
+      // A failure is reported when the file's turn comes.
       reader.catch(() => undefined);
       this.#ahead.push({ load, reader });
     }
@@ -315,7 +320,7 @@ export class Loads {
     return object && this.#openLoad(object, object.owner, this.#bytesOf(object));
   }
 
-  /** Nothing more comes of it; who still lacks its blocks computes them. */
+  /** Ends a load: requests that still lack its blocks compute them. */
   #end(load: Load): void {
     if (this.#open.get(load.object.id) === load) this.#open.delete(load.object.id);
     for (const key of load.claims) this.#claimed.delete(key);
@@ -337,7 +342,7 @@ export class Loads {
     try {
       const { bytes, isWhole } = await this.#read(load, await reader, waits);
       const wasOver = load.isOver;
-      // What nobody asked for ends early when the pool is full, which says nothing of the file.
+      // A load that no request asked for also ends when the pool is full, which says nothing of the file.
       if (!isWhole && !wasOver && load.requesters.size > 0) this.#giveUp(load);
       if (isWhole || !wasOver) this.counts.outcomes[isWhole ? "loaded" : "dropped"] += 1;
       if (bytes === 0) return;
@@ -370,7 +375,7 @@ export class Loads {
       });
       return await filling.from(reader, turn);
     } finally {
-      // Nothing waits for it, and it says nothing of what was read.
+      // Nothing waits for the closing, and its failure says nothing of what was read.
       reader.close().catch(() => undefined);
     }
   }

@@ -20,13 +20,13 @@ export interface UnaskedOptions {
   readonly nowMs: () => number;
 }
 
-/** What is not asked for is loaded at a start until so much of the pool is in use. */
+/** The part of the pool up to which a start loads what no request asks for. */
 const warmPart = 3 / 4;
-/** What was named and is not used yet takes so much of the pool at most. */
+/** The most of the pool that blocks take which were named and are not used yet. */
 const namedPart = 1 / 16;
 /** Files that were named and wait to be loaded. */
 const mostNamed = 512;
-/** A name counts so long, and what was loaded for it is kept so long unless it is used. */
+/** How long a name counts, in milliseconds, and how long what was loaded for it is kept without being used. */
 const namedMs = 10_000;
 
 interface Named extends QueuedLoad {
@@ -34,7 +34,7 @@ interface Named extends QueuedLoad {
   readonly untilMs: number;
 }
 
-/** A block that was loaded for a name, when it was let go, and until when it waits to be used. */
+/** A block that was loaded for a name: when it was released, and until when it waits to be used. */
 interface Unused {
   readonly blockId: BlockId;
   readonly freedAtMs: number;
@@ -59,7 +59,7 @@ export class Unasked {
     this.#warm.push(id);
   }
 
-  /** A question may soon want it. */
+  /** Says that a question may soon want the object. */
   name(object: KvObject): void {
     if (this.#namedCount >= mostNamed) return;
     this.#namedCount += 1;
@@ -106,11 +106,11 @@ export class Unasked {
   forgetUnused(): void {
     const { pool, cache, nowMs, onChange } = this.#options;
     for (const [key, { blockId, freedAtMs, untilMs }] of this.#unused) {
-      // They are in the order of time.
+      // Those that were loaded first come first.
       if (nowMs() < untilMs) break;
       this.#unused.delete(key);
       if (cache.blockOf(key) !== blockId || pool.isLive(blockId)) continue;
-      // Who uses a block lets it go later than its load did.
+      // A request that uses the block releases it later than its load did.
       if (pool.shares.freedAtMs(blockId) === freedAtMs) cache.forget(blockId);
     }
     onChange();
