@@ -2,7 +2,9 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { TenantId } from "../../../db/ids.ts";
+import { limits as contractLimits } from "../../../worker/contract/limits.ts";
 import { ApiError } from "../../base/errors.ts";
+import { Pace } from "../../base/pace.ts";
 import type { Pipeline } from "../../generate/pipeline.ts";
 import type { PromptRequest } from "../../generate/requests.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
@@ -11,11 +13,10 @@ import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
-import { optional } from "../transport/fields.ts";
+import { optional, tokenIds } from "../transport/fields.ts";
 import { declare } from "../transport/route.ts";
 import { chatFields, checkPromptEnd } from "./chat-schema.ts";
 import { chatToolsAsked } from "./chat-tools.ts";
-import { tokenIdList } from "./text-completions.ts";
 
 export interface TokenizeDeps {
   readonly pipeline: Pick<
@@ -56,7 +57,7 @@ type TokenizeBody = z.output<typeof tokenizeSchema>;
 
 const detokenizeSchema = z.strictObject({
   model: optional(chatFields.model),
-  tokens: z.union([z.array(z.never()).length(0), tokenIdList]),
+  tokens: tokenIds(contractLimits.maxRequestTokens, 0),
 });
 
 const unsupportedFields: ReadonlySet<string> = new Set([...["chat_template", "mm_processor_kwargs"]]);
@@ -74,12 +75,12 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
     const wishes = { ...noWishes, variables: body.chat_template_kwargs ?? {} };
     const { variables } = readThinking(context, pipeline, card.id, wishes);
     const tokens = await tokensOf(pipeline, tenantId, { model: card.id, variables }, body);
-    const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
+    const names = body.return_token_strs === true ? await namesOf(tokenBytes, tokens) : null;
     return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
   });
 
   declare(app, "POST /detokenize", { summary: "The text of token ids.", body: detokenizeSchema }, async (context) => {
-    tenantIdOf(context);
+    const tenantId = tenantIdOf(context);
     const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
     const { vocabSize } = pipeline.modelCard(body.model);
     const unknown = body.tokens.findIndex((id) => id >= vocabSize);
@@ -87,7 +88,8 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
       const param = `tokens[${unknown}]`;
       throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
     }
-    return context.json({ prompt: textOf(tokenBytes, body.tokens) });
+    using _hold = limiter.enter(tenantId);
+    return context.json({ prompt: await textOf(tokenBytes, body.tokens) });
   });
 }
 
@@ -114,13 +116,35 @@ const toolsIn = ({ tools }: Pick<TokenizeBody, "tools">) => {
   return { tools, tool_choice: undefined, parallel_tool_calls: undefined };
 };
 
+const tokensPerPiece = 1_024;
+
+/** A long list in pieces, between which other work runs. */
+async function* pieces(tokens: readonly number[]): AsyncGenerator<readonly number[]> {
+  const pace = new Pace();
+  for (let at = 0; at < tokens.length; at += tokensPerPiece) {
+    yield tokens.slice(at, at + tokensPerPiece);
+    await pace.breathe();
+  }
+}
+
+async function namesOf(tokenBytes: TokenBytes, tokens: readonly number[]): Promise<readonly string[]> {
+  const names: string[] = [];
+  for await (const piece of pieces(tokens)) names.push(...piece.map((id) => tokenBytes.describe(id).token));
+  return names;
+}
+
 /** Special tokens by their names, all others by their bytes: a character may be spread over several. */
-function textOf(tokenBytes: TokenBytes, tokens: readonly number[]): string {
+async function textOf(tokenBytes: TokenBytes, tokens: readonly number[]): Promise<string> {
   const encoder = new TextEncoder();
-  const bytes = tokens.map((id) => {
-    const own = tokenBytes.of(id);
-    return own.length > 0 ? own : encoder.encode(tokenBytes.describe(id).token);
-  });
-  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Buffer.concat(bytes));
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  let text = "";
+  for await (const piece of pieces(tokens)) {
+    const bytes = piece.map((id) => {
+      const own = tokenBytes.of(id);
+      return own.length > 0 ? own : encoder.encode(tokenBytes.describe(id).token);
+    });
+    text += decoder.decode(Buffer.concat(bytes), { stream: true });
+  }
+  text += decoder.decode();
   return tokenBytes.stripsLeadingSpace && text.startsWith(" ") ? text.slice(1) : text;
 }

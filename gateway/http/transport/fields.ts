@@ -8,13 +8,13 @@ const tokenIdMax = 2 ** 31 - 1;
 export const tokenId = z.int().min(0).max(tokenIdMax);
 
 /** A list of token ids. One loop checks them all, since a schema for each element takes twenty times as long. */
-export function tokenIds(maxCount: number): z.ZodType<readonly number[]> {
+export function tokenIds(maxCount: number, minCount = 1): z.ZodType<readonly number[]> {
   const items = { type: "integer", minimum: 0, maximum: tokenIdMax } as const;
   // An element at a time, zod would take a tenth of a second for a long list.
   const list = z.custom<readonly unknown[]>((value) => Array.isArray(value), "must be a list of token ids");
   const checked = list.superRefine((ids, context) => {
-    if (ids.length === 0 || ids.length > maxCount) {
-      const message = `must have 1 to ${maxCount} token ids`;
+    if (ids.length < minCount || ids.length > maxCount) {
+      const message = `must have ${minCount} to ${maxCount} token ids`;
       return context.addIssue({ code: "custom", message, input: ids, continue: false });
     }
     const wrong = ids.findIndex((id) => !(Number.isInteger(id) && Number(id) >= 0 && Number(id) <= tokenIdMax));
@@ -22,7 +22,7 @@ export function tokenIds(maxCount: number): z.ZodType<readonly number[]> {
     const message = `must be a token id, a whole number from 0 to ${tokenIdMax}`;
     context.addIssue({ code: "custom", message, path: [wrong], input: ids[wrong], continue: false });
   });
-  return checked.meta({ type: "array", items, minItems: 1, maxItems: maxCount }) as unknown as z.ZodType<
+  return checked.meta({ type: "array", items, minItems: minCount, maxItems: maxCount }) as unknown as z.ZodType<
     readonly number[]
   >;
 }

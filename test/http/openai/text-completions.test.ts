@@ -107,6 +107,19 @@ describe("tokens", () => {
     }
   });
 
+  test("of many are turned into text piece by piece, characters that are spread over tokens too", async () => {
+    const text = "\u{1F600} the thing <|im_end|>".repeat(150);
+    const long = await idsOf(app, { prompt: text });
+    expect(long.length).toBeGreaterThan(1_100);
+    // A whole list of these is ten pieces, each character in another place of its piece.
+    const tokens = Array.from({ length: Math.ceil(10_240 / long.length) }, () => long).flat();
+    expect(await back(tokens)).toBe(text.repeat(tokens.length / long.length));
+    const named = await post(app, { prompt: text, return_token_strs: true }, { path: "/tokenize" });
+    const { token_strs: names } = (await named.json()) as { token_strs: string[] };
+    expect(names).toHaveLength(long.length);
+    expect(names.join("").endsWith(text.slice(-20))).toBe(true);
+  });
+
   test("a conversation is its whole prompt, special tokens by their names", async () => {
     const messages = [{ role: "user", content: "the thing" }];
     const answer = await post(app, { messages, return_token_strs: true, model: "fake-model" }, { path: "/tokenize" });
