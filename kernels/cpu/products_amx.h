@@ -2,10 +2,10 @@
  * Products by AMX. An instruction multiplies 16 rows by 16 outputs; two panels of rows and a pair share their loads. A
  * block of pairs stays in the second cache while all rows of a task pass by, 32 at a time.
  *
- * The order of instructions is what it is because loads and stores of tiles share buffers with all others (measured on
- * an Intel Xeon with AMX). Sums of four tiles that are stored at once wait for AMX and hold up the loads behind them, a
- * fifth of int8's time, so each is stored when its tile is about to be multiplied for the next sums, which costs
- * nothing; and what the next step needs is loaded as soon as this one is done with the tile.
+ * The order of instructions is what it is because loads and stores of tiles share buffers with all others. Sums of four
+ * tiles that are stored at once wait for AMX and hold up the loads behind them: a fifth of the time of int8's steps,
+ * from the first cache, on an Intel Xeon with AMX. So each is stored when its tile is about to be multiplied for the next
+ * sums, which takes a hundredth there; and what the next step needs is loaded as soon as this one is done with the tile.
  */
 #ifndef SPANGATE_KERNELS_PRODUCTS_AMX_H
 #define SPANGATE_KERNELS_PRODUCTS_AMX_H
@@ -28,12 +28,12 @@ constexpr int kAheadBytes = 4096;
 /*
  * Bytes of two panels of rows that stay in the first cache while the weights of a block pass by: a stretch of inputs.
  * The weights pass by without a place of their own there, so the rows may fill two thirds of it (measured there: 16 KiB
- * are up to a tenth slower, and so is keeping the weights, or all inputs at once).
+ * are 1 to 4 % slower for 1,024 inputs and 5 % faster for 3,072; keeping the weights is slower, and so are all inputs).
  */
 constexpr int kStretchBytes = 32 * 1024;
 /*
- * Pairs of a block: their weights stay in the second cache while all rows of a task pass by (two are 4 to 8 % slower
- * there, and eight 3 %).
+ * Pairs of a block: their weights stay in the second cache while all rows of a task pass by (two are 2 to 7 % slower
+ * there, and eight 1 to 4 %).
  */
 constexpr int kMostPairs = 4;
 
@@ -57,29 +57,29 @@ struct Stretch {
  * Where tiles 0 to 3 store what they hold before they take up new sums, or null; and what those begin with, or null for
  * zero. Both are [32][32].
  */
-struct Turn {
+struct Exchange {
   float *to;
   const float *begin;
 };
 
 /* A tile's number is part of the name of a register, so these cannot be functions. */
-#define SPG_TURN_OVER(tile, turn)                                                          \
-  do {                                                                                     \
-    constexpr int at = tile / 2 * spg::kPanelRows * spg::kPairOutputs + tile % 2 * 16;     \
-    if (turn.to) _tile_stored(tile, turn.to + at, spg::kPairOutputs * sizeof(float));      \
-    if (turn.begin) {                                                                      \
-      _tile_loadd(tile, turn.begin + at, spg::kPairOutputs * sizeof(float));               \
-    } else {                                                                               \
-      _tile_zero(tile);                                                                    \
-    }                                                                                      \
+#define SPG_EXCHANGE(tile, exchange)                                                            \
+  do {                                                                                          \
+    constexpr int at = tile / 2 * spg::kPanelRows * spg::kPairOutputs + tile % 2 * 16;          \
+    if (exchange.to) _tile_stored(tile, exchange.to + at, spg::kPairOutputs * sizeof(float));   \
+    if (exchange.begin) {                                                                       \
+      _tile_loadd(tile, exchange.begin + at, spg::kPairOutputs * sizeof(float));                \
+    } else {                                                                                    \
+      _tile_zero(tile);                                                                         \
+    }                                                                                           \
   } while (false)
-#define SPG_MULTIPLY(sums, rows, weights)                                                  \
-  do {                                                                                     \
-    if constexpr (kForm == SPG_INT8) {                                                     \
-      _tile_dpbssd(sums, rows, weights);                                                   \
-    } else {                                                                               \
-      _tile_dpbf16ps(sums, rows, weights);                                                 \
-    }                                                                                      \
+#define SPG_MULTIPLY(sums, rows, weights)                                                       \
+  do {                                                                                          \
+    if constexpr (kForm == SPG_INT8) {                                                          \
+      _tile_dpbssd(sums, rows, weights);                                                        \
+    } else {                                                                                    \
+      _tile_dpbf16ps(sums, rows, weights);                                                      \
+    }                                                                                           \
   } while (false)
 
 /* What is loaded for the next step; null: tiles stay as they are. */
@@ -89,36 +89,36 @@ struct Ahead {
 
 /*
  * Two panels of rows: those of the first and the weights are loaded. Weights are gone from the first cache before they
- * are read again, so they are loaded as what is not kept. kTurns: the tiles take up new sums.
+ * are read again, so they are loaded as what is not kept. kExchanges: the tiles take up new sums.
  */
-template <int kForm, bool kTurns>
-inline void multiply_two(const unsigned char *second, const Ahead &ahead, const Turn &turn) {
+template <int kForm, bool kExchanges>
+inline void multiply_two(const unsigned char *second, const Ahead &ahead, const Exchange &exchange) {
   _tile_loadd(5, second, 64);
-  if constexpr (kTurns) SPG_TURN_OVER(0, turn);
+  if constexpr (kExchanges) SPG_EXCHANGE(0, exchange);
   SPG_MULTIPLY(0, 4, 6);
-  if constexpr (kTurns) SPG_TURN_OVER(1, turn);
+  if constexpr (kExchanges) SPG_EXCHANGE(1, exchange);
   SPG_MULTIPLY(1, 4, 7);
   if (ahead.rows) _tile_loadd(4, ahead.rows, 64);
-  if constexpr (kTurns) SPG_TURN_OVER(2, turn);
+  if constexpr (kExchanges) SPG_EXCHANGE(2, exchange);
   SPG_MULTIPLY(2, 5, 6);
   if (ahead.weights) _tile_stream_loadd(6, ahead.weights, 64);
-  if constexpr (kTurns) SPG_TURN_OVER(3, turn);
+  if constexpr (kExchanges) SPG_EXCHANGE(3, exchange);
   SPG_MULTIPLY(3, 5, 7);
   if (ahead.weights) _tile_stream_loadd(7, ahead.weights + spg::kTileBytes, 64);
 }
 
 /* One panel of rows. weights: null where they are loaded. */
-template <int kForm, bool kTurns>
-inline void multiply_one(const unsigned char *rows, const unsigned char *weights, const Turn &turn) {
+template <int kForm, bool kExchanges>
+inline void multiply_one(const unsigned char *rows, const unsigned char *weights, const Exchange &exchange) {
   _tile_loadd(4, rows, 64);
   if (weights) {
     _tile_loadd(6, weights, 64);
     _tile_loadd(7, weights + spg::kTileBytes, 64);
     fetch_step(weights);
   }
-  if constexpr (kTurns) SPG_TURN_OVER(0, turn);
+  if constexpr (kExchanges) SPG_EXCHANGE(0, exchange);
   SPG_MULTIPLY(0, 4, 6);
-  if constexpr (kTurns) SPG_TURN_OVER(1, turn);
+  if constexpr (kExchanges) SPG_EXCHANGE(1, exchange);
   SPG_MULTIPLY(1, 4, 7);
 }
 
@@ -215,12 +215,12 @@ class TileProduct {
 
   void finish() {
     if (!held_) return;
-    const Turn last{held_, nullptr};
-    SPG_TURN_OVER(0, last);
-    SPG_TURN_OVER(1, last);
+    const Exchange last{held_, nullptr};
+    SPG_EXCHANGE(0, last);
+    SPG_EXCHANGE(1, last);
     if (rows_ > spg::kPanelRows) {
-      SPG_TURN_OVER(2, last);
-      SPG_TURN_OVER(3, last);
+      SPG_EXCHANGE(2, last);
+      SPG_EXCHANGE(3, last);
     }
     held_ = nullptr;
     waiting_.finish();
@@ -244,7 +244,7 @@ void TileProduct::multiply_b16(const Part &part) {
   const size_t tileBytes = static_cast<size_t>(rowParts) * spg::kTileBytes;
   const unsigned char *rows = rows_of(part.panel) + part.stretch.from * tileBytes, *weights = part.weights;
   const unsigned char *lastRows = rows + (part.stretch.end - part.stretch.from - 1) * tileBytes;
-  const Turn turn{held_, part.stretch.from > 0 ? part.sums : nullptr};
+  const Exchange exchange{held_, part.stretch.from > 0 ? part.sums : nullptr};
   const int steps = (part.stretch.end - part.stretch.from) * parts, perStep = (rows_ + steps - 1) / steps;
   bool isFirst = true;
   if (kTwo) begin(rows, weights);
@@ -260,11 +260,11 @@ void TileProduct::multiply_b16(const Part &part) {
           const bool isEnd = !sameWeights && next > lastRows;
           const Ahead ahead{isEnd ? nullptr : next, isEnd || sameWeights ? nullptr : weights + kStepBytes};
           const unsigned char *second = own + packed_.panelBytes;
-          isFirst ? multiply_two<kForm, true>(second, ahead, turn) : multiply_two<kForm, false>(second, ahead, turn);
+          isFirst ? multiply_two<kForm, true>(second, ahead, exchange) : multiply_two<kForm, false>(second, ahead, exchange);
         } else if (isFirst) {
-          multiply_one<kForm, true>(own, weights, turn);
+          multiply_one<kForm, true>(own, weights, exchange);
         } else {
-          multiply_one<kForm, false>(own, i == 0 ? weights : nullptr, turn);
+          multiply_one<kForm, false>(own, i == 0 ? weights : nullptr, exchange);
         }
       }
       waiting_.take(perStep);
@@ -286,7 +286,7 @@ void TileProduct::multiply_int8(const Part &part) {
   const unsigned char *weights = part.weights, *lastWeights = weights + (endTile - firstTile - 1) * kStepBytes;
   if (kTwo) begin(rows, weights);
   for (int group = from; group < end; group++) {
-    const Turn turn{held_, nullptr};
+    const Exchange exchange{held_, nullptr};
     const int tiles = spg::group_start(matrix_, group + 1) - spg::group_start(matrix_, group);
     for (int tile = 0; tile < tiles; tile++, rows += spg::kTileBytes, weights += kStepBytes) {
       const bool isFirst = tile == 0;
@@ -295,9 +295,9 @@ void TileProduct::multiply_int8(const Part &part) {
         const bool isEnd = weights == lastWeights;
         const Ahead ahead{isEnd ? nullptr : rows + spg::kTileBytes, isEnd ? nullptr : weights + kStepBytes};
         const unsigned char *second = rows + packed_.panelBytes;
-        isFirst ? multiply_two<kForm, true>(second, ahead, turn) : multiply_two<kForm, false>(second, ahead, turn);
+        isFirst ? multiply_two<kForm, true>(second, ahead, exchange) : multiply_two<kForm, false>(second, ahead, exchange);
       } else {
-        isFirst ? multiply_one<kForm, true>(rows, weights, turn) : multiply_one<kForm, false>(rows, weights, turn);
+        isFirst ? multiply_one<kForm, true>(rows, weights, exchange) : multiply_one<kForm, false>(rows, weights, exchange);
       }
       /* All at once: between the steps of many groups there is no room for it. */
       waiting_.finish();
@@ -312,7 +312,7 @@ void TileProduct::multiply_int8(const Part &part) {
   waiting_.wait({part.pair, part.panel * spg::kPanelRows, rows_, scales, end - from, part.sums, from == 0, isLast});
 }
 
-#undef SPG_TURN_OVER
+#undef SPG_EXCHANGE
 #undef SPG_MULTIPLY
 
 /* How many rows panels [panel, panel + 2) have, if there are so many before `endPanel`. */
