@@ -11,7 +11,7 @@
 #include "bulk_copies.cuh"
 #endif
 
-constexpr int kStages = 3, kStagePanels = 2;
+constexpr int kStages = 4, kStagePanels = 2;
 
 /* A stage, and how often the ring went round before it. */
 struct RingPlace {

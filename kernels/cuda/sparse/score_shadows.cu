@@ -25,7 +25,7 @@
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 /* Thread blocks of a multiprocessor at the same time. */
-constexpr int kBlocks = HEAD_DIM > 128 ? 1 : 3;
+constexpr int kBlocks = HEAD_DIM > 128 ? 1 : 2;
 struct WarpShared {
   PanelRing ring;
   Queries queries;

@@ -39,8 +39,8 @@ export const scoringKernel = (group: number) => (group > passHeads ? "score_shad
 /** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
 export function choiceLaunches(headDim: number, multiprocessorCount: number) {
   const isLong = headDim > 128;
-  // Of each of 8 warps a ring of 6 panels and its barriers, and 16 rounded queries (score_shadows.cu).
-  const scoring = 8 * (6 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
+  // Of each of 8 warps a ring of 8 panels and its barriers, and 16 rounded queries (score_shadows.cu).
+  const scoring = 8 * (8 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
   // Of each of 4 warps sums and their scale for 16 query heads, and 8 rows of q (attend_chosen.cu).
   const attending = 4 * (16 * (4 * headDim + 8) + 8 * 2 * (headDim + 8));
   const shared = { score_shadows: scoring, score_shadows_wide: scoring, attend_chosen: attending } as const;
@@ -48,12 +48,12 @@ export function choiceLaunches(headDim: number, multiprocessorCount: number) {
   return {
     shared,
     score: {
-      grid: [(isLong ? 1 : 3) * multiprocessorCount],
+      grid: [blocks],
       blockThreads: 256,
       sharedBytes: shared.score_shadows,
       overlapsPrevious,
     } as const,
-    choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 256, overlapsPrevious }) as const,
+    choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 512, overlapsPrevious }) as const,
     /** As many parts as run at the same time. */
     attend: (lists: number, mostParts: number) => {
       const grid = [Math.min(mostParts, Math.max(1, Math.floor(blocks / lists))), lists] as const;
