@@ -1,6 +1,6 @@
 /**
  * How long each job took the last time, kept in .build/, so that the longest start first and no core waits at the end.
- * A clone that has never run begins with `durations.json`: about what the longest fifty took, in some other clone.
+ * A clone that has never run begins with `durations.json`: about what those of five seconds and more took, in some other clone.
  */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
