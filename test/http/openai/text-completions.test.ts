@@ -114,6 +114,14 @@ describe("tokens", () => {
     // A whole list of these is ten pieces, each character in another place of its piece.
     const tokens = Array.from({ length: Math.ceil(10_240 / long.length) }, () => long).flat();
     expect(await back(tokens)).toBe(text.repeat(tokens.length / long.length));
+    const emoji = await idsOf(app, { prompt: "\u{1F600}" });
+    const [word = 0] = await idsOf(app, { prompt: "the" });
+    expect(emoji.length).toBeGreaterThan(1);
+    // Each of its tokens is the first behind the end of a piece once.
+    for (const [at] of emoji.entries()) {
+      const words = Array.from({ length: 1_024 - at }, () => word);
+      expect(await back([...words, ...emoji])).toBe(`${await back(words)}\u{1F600}`);
+    }
     const named = await post(app, { prompt: text, return_token_strs: true }, { path: "/tokenize" });
     const { token_strs: names } = (await named.json()) as { token_strs: string[] };
     expect(names).toHaveLength(long.length);
