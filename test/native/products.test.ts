@@ -33,7 +33,7 @@ interface Case {
   readonly inputs: number;
 }
 
-/** Tails of panels of 16 rows and outputs, of pairs, of tiles of 32 and 64 inputs, and of groups of 256. */
+/** Tails of panels of 16 rows and outputs, of pairs and blocks of 4, of tiles of 32 and 64 inputs, groups of 256, and 4 groups. */
 const cases: readonly Case[] = [
   { rows: 1, outputs: 1, inputs: 1 },
   { rows: 2, outputs: 15, inputs: 31 },
@@ -42,6 +42,8 @@ const cases: readonly Case[] = [
   { rows: 17, outputs: 17, inputs: 257 },
   { rows: 33, outputs: 48, inputs: 640 },
   { rows: 300, outputs: 40, inputs: 96 },
+  { rows: 3, outputs: 33, inputs: 1_400 },
+  { rows: 140, outputs: 170, inputs: 1_100 },
 ];
 
 interface Stored {
