@@ -10,8 +10,9 @@
  * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A thread block has a part
  * of a list, and each of its warps every fourth tile of 16 tokens, whose K and V its lanes load straight into the registers
  * that the matrix instructions take them from: of K the dimensions, and of V the tokens and dimensions, in an order of
- * their own that q, the weights and the results follow. While a warp works on the K of a tile the next tile's is not asked
- * for yet, but other warps' is: so there are many, and none waits for another until their sums are added. The thread block
+ * their own that q, the weights and the results follow. The K of the next tile is asked for once this one's is multiplied,
+ * and so is its V: two thread blocks of a multiprocessor have the registers for it. No warp waits for another until their
+ * sums are added. The thread block
  * of an entry and KV head that comes last adds the parts up, in their order.
  *
  * Grid: (parts, at most maxSplits, rows that choose at most * kvHeads) of 128 threads; a part has at least kLeastPart tokens.
