@@ -162,7 +162,7 @@ export function anthropic(suite: Suite): void {
       await suite.limit(tenant, { concurrency: 1 });
       const { fetch, statuses } = countingFetch();
       const limited = new Anthropic({ baseURL: suite.url, apiKey: tenant.apiKey, maxRetries: 5, fetch });
-      const release = await suite.occupyStill(tenant);
+      using release = await suite.occupyStill(tenant);
       const refused = await thrownBy(limited.messages.create(params([]), { maxRetries: 0 }));
       expect(refused).toBeInstanceOf(Anthropic.RateLimitError);
       const waiting = limited.messages.create(params([document(texts["vale.md"])]));

@@ -160,7 +160,7 @@ export function openaiChat(suite: Suite): void {
       await suite.limit(tenant, { concurrency: 1 });
       const { fetch, statuses } = countingFetch();
       const client = new OpenAI({ baseURL: `${suite.url}/v1`, apiKey: tenant.apiKey, maxRetries: 5, fetch });
-      const release = await suite.occupyStill(tenant);
+      using release = await suite.occupyStill(tenant);
       const refused = await thrownBy(client.chat.completions.create(params(), { maxRetries: 0 }));
       expect(refused).toBeInstanceOf(OpenAI.RateLimitError);
       expect((refused as ApiFailure).headers?.get("retry-after")).toMatch(/^\d+$/);

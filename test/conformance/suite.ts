@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { type Hold, holdUntil } from "../../gateway/base/hold.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 
 export class Suite {
@@ -52,20 +53,20 @@ export class Suite {
   }
 
   /**
-   * A request that is under way until what this gives is called, and takes no processor time meanwhile: the workers are
+   * A request that is under way until the hold ends, and takes no processor time meanwhile: the workers are
    * stopped as they are. What a client is told of it is the gateway's to say.
    */
-  async occupyStill(tenant: Pick<TestTenant, "apiKey">): Promise<() => void> {
+  async occupyStill(tenant: Pick<TestTenant, "apiKey">): Promise<Hold> {
     const release = await this.occupy(tenant);
     const workers = await this.server.admin.json<{ data: { pid: number }[] }>("GET", "/admin/v1/workers");
     const signal = (name: "SIGSTOP" | "SIGCONT") => {
       for (const { pid } of workers.data) process.kill(pid, name);
     };
     signal("SIGSTOP");
-    return () => {
+    return holdUntil(() => {
       signal("SIGCONT");
       release();
-    };
+    });
   }
 
   /** A request that runs until what this gives is called. */
