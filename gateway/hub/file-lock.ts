@@ -2,9 +2,10 @@
  * Locks a file against other processes as the hub's own tools do (flock), so that of several that load the same file
  * one does and the others wait. The lock is the system's: it ends with the process, however that ends.
  */
-import { dlopen, read } from "bun:ffi";
+import { read } from "bun:ffi";
 import { closeSync, mkdirSync, openSync } from "node:fs";
 import { dirname } from "node:path";
+import { cFunctions } from "../base/c-library.ts";
 import { HubError } from "./hub-model.ts";
 
 const [exclusive, withoutWaiting] = [2, 4];
@@ -18,23 +19,14 @@ const errnoType = { args: [], returns: "ptr" } as const;
 
 /** The C library's flock, which returns 0 or an error number. */
 function openFlock(): (fd: number, operation: number) => number {
-  if (isDarwin) {
-    const { flock, __error: place } = dlopen("libSystem.B.dylib", { flock: flockType, __error: errnoType }).symbols;
-    return (fd, operation) => (flock(fd, operation) === 0 ? 0 : errorNumber(place()));
+  const flock = cFunctions({ flock: flockType })?.flock;
+  const place = isDarwin
+    ? cFunctions({ __error: errnoType })?.__error
+    : cFunctions({ __errno_location: errnoType })?.__errno_location;
+  if (flock === undefined || place === undefined) {
+    throw new HubError("this system's C library has no flock, with which files of the cache are locked");
   }
-  const musl = `libc.musl-${process.arch === "arm64" ? "aarch64" : "x86_64"}.so.1`;
-  for (const name of ["libc.so.6", musl]) {
-    try {
-      const { flock, __errno_location: place } = dlopen(name, {
-        flock: flockType,
-        __errno_location: errnoType,
-      }).symbols;
-      return (fd, operation) => (flock(fd, operation) === 0 ? 0 : errorNumber(place()));
-    } catch {
-      // The next name is tried: this system has the other C library.
-    }
-  }
-  throw new HubError("this system's C library has no flock, with which files of the cache are locked");
+  return (fd, operation) => (flock(fd, operation) === 0 ? 0 : errorNumber(place()));
 }
 
 const errorNumber = (place: Parameters<typeof read.i32>[0] | null): number => (place === null ? -1 : read.i32(place));

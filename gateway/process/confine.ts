@@ -3,8 +3,9 @@
  * nothing. A malicious document that takes over the process that reads it runs as the server's own user. Unconfined,
  * that user may open the server's files, its memory, and the environment that the server was started with.
  */
-import { CString, dlopen, type Pointer, ptr, toArrayBuffer } from "bun:ffi";
+import { CString, type Pointer, ptr, toArrayBuffer } from "bun:ffi";
 import { closeSync, existsSync, openSync, statSync } from "node:fs";
+import { cFunctions } from "../base/c-library.ts";
 
 const [setDumpable, setNoNewPrivileges] = [4, 38];
 /** Landlock's system calls have these numbers on every architecture. */
@@ -41,14 +42,7 @@ function openLibc() {
     getenv: { args: ["ptr"], returns: "ptr" },
     execve: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
   } as const;
-  for (const name of ["libc.so.6", `libc.musl-${process.arch === "arm64" ? "aarch64" : "x86_64"}.so.1`]) {
-    try {
-      return dlopen(name, symbols).symbols;
-    } catch {
-      // The next name is tried: this system has the other C library.
-    }
-  }
-  return undefined;
+  return cFunctions(symbols);
 }
 
 /**

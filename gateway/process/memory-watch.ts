@@ -6,7 +6,9 @@
  * is garbage after it. Large files are ingested, and the queries of bulk requests begin, only while there is room: the
  * memory of garbage goes back to the system some time after it was collected.
  */
+import { type Pointer, toArrayBuffer } from "bun:ffi";
 import { edenGC, heapSize } from "bun:jsc";
+import { cFunctions } from "../base/c-library.ts";
 import { holdLongWork } from "../base/pace.ts";
 
 interface Rhythm {
@@ -185,22 +187,35 @@ const bounds = {
   usual: { youngEveryMs: 120, oldMs: 2_000 },
 };
 
+/** So many bytes of addresses are for twice the largest heap. */
+const addressBytes = 2 ** 32;
+const readable = 1;
+/** MAP_PRIVATE, MAP_ANONYMOUS and MAP_NORESERVE. */
+const withoutMemory = process.platform === "darwin" ? 0x1042 : 0x4022;
+
+/** The first of the addresses, with no memory behind them. undefined: the system gives none. */
+const addresses: { readonly first: Pointer | undefined } = { first: mapAddresses() };
+
+function mapAddresses(): Pointer | undefined {
+  const types = { mmap: { args: ["ptr", "usize", "i32", "i32", "i32", "i64"], returns: "ptr" } } as const;
+  const first = cFunctions(types)?.mmap(null, addressBytes, readable, withoutMemory, -1, 0);
+  // Where it fails it gives the last of all addresses.
+  return typeof first !== "number" || first > Number.MAX_SAFE_INTEGER ? undefined : first;
+}
+
 /**
  * Collects all objects beside the event loop. `Bun.gc(true)` does so too, but the event loop stands still meanwhile,
  * 35-84 ms for a heap of 45 MiB. After each collection JavaScriptCore decides whether the next one is of young or of all
  * objects: of all if more than two thirds of the heap's limit are in use, and the limit is three times what the last
- * collection of all objects left. A buffer that is never written to counts as in use, but takes no memory. It is there
- * for one collection of the few objects that came since the last one, for which the event loop stands still:
- * were all objects collected while it is there, it would count for the limit of later collections too.
+ * collection of all objects left. A buffer of twice the heap that has no memory counts as in use. (An allocated one is
+ * filled with zeros where its place was used before: up to 75 ms and 150 MiB.) It is there for one collection of the few
+ * objects that came since the last one, for which the event loop stands still: were all objects collected while it is
+ * there, it would count for the limit of later collections too. Without addresses for it, old garbage stays until
+ * JavaScriptCore collects it.
  */
-function collectAll(): void {
-  let ballast: ArrayBuffer;
-  try {
-    ballast = new ArrayBuffer(2 * heapSize());
-  } catch {
-    // The system promises no process more memory than it has. Old garbage then stays until JavaScriptCore collects it.
-    return;
-  }
+export function collectAll(): void {
+  if (addresses.first === undefined) return;
+  const ballast = toArrayBuffer(addresses.first, 0, Math.min(2 * heapSize(), addressBytes));
   edenGC();
   ballast.transfer(0);
   Bun.gc(false);

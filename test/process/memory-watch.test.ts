@@ -169,3 +169,11 @@ test("old garbage is collected beside the event loop when the process grows", as
   expect(garbageMib).toBeGreaterThan(50);
   expect(leftMib).toBeLessThan(0.75 * garbageMib);
 }, 60_000);
+
+test("a collection of all objects takes no memory, whatever was allocated before", async () => {
+  const program = fileURLToPath(new URL("../support/collections.ts", import.meta.url));
+  const child = Bun.spawn([process.execPath, program], { stdout: "pipe" });
+  const { mostMib } = (await child.stdout.json()) as { mostMib: number };
+  // A buffer that is filled with zeros takes twice the heap, more than 50 MiB.
+  expect(mostMib).toBeLessThan(16);
+}, 60_000);

@@ -121,7 +121,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   // Speaks to the bucket of KV, in a process of its own.
   "gateway/mover": ["places", "gateway/process", "gateway/sources"],
   // The Hugging Face hub and its cache: for a start and the command line.
-  "gateway/hub": [],
+  "gateway/hub": ["gateway/base"],
   "gateway/corpus/sources": [
     "places",
     "db",

@@ -1,6 +1,6 @@
 /** Packages and built-in modules that belong to one folder. */
 export const ownedModules: Readonly<Record<string, readonly string[]>> = {
-  "bun:ffi": ["worker/native", "gateway/process/confine.ts", "gateway/hub/file-lock.ts"],
+  "bun:ffi": ["worker/native", "gateway/base/c-library.ts", "gateway/process", "gateway/hub/file-lock.ts"],
   "bun:sqlite": ["db"],
   "sqlite-vec": ["db"],
   "onnxruntime-node": ["worker/backend"],
