@@ -1,6 +1,6 @@
 /** The corpus side as a whole: wires its services and their background work. */
 import { join } from "node:path";
-import { corporaOfTenant, findCorpusAnyState } from "../../db/corpora.ts";
+import { findCorpusAnyState } from "../../db/corpora.ts";
 import { listAllFileIds } from "../../db/files.ts";
 import { visibleFragmentIds } from "../../db/fragments.ts";
 import type { FragmentId, TenantId } from "../../db/ids.ts";
@@ -213,15 +213,14 @@ export class Corpus {
     this.#deps.spans.evictTenant(tenantId, "text");
   }
 
-  /** Call after a tenant was deleted with all that it owned. */
-  tenantDeleted(tenantId: TenantId): void {
+  /** Call after a tenant was deleted with all that it owned. Resolves when the KV of all its corpora is evicted. */
+  async tenantDeleted(tenantId: TenantId): Promise<void> {
     this.purgeCache(tenantId);
-    const corpora = corporaOfTenant(this.#deps.db, tenantId);
-    this.#deps.spans.evictCorpora(corpora.map((corpus) => this.corpora.saltOf(corpus)));
     this.prepare.abandon((job) => job.tenantId === tenantId);
     this.sources.recheck();
     this.#ingestor.recheck();
     this.uploads.wake();
     this.#sweeper.wake(tenantId);
+    for await (const salts of this.corpora.saltsInTurns(tenantId)) this.#deps.spans.evictCorpora(salts);
   }
 }

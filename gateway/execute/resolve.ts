@@ -72,16 +72,27 @@ export class Resolver {
     return this.#resolved.getOrInsertComputed(query, () => this.#resolveNode(query, path));
   }
 
+  /** A query may hold ten thousand messages and texts, where nothing is resolved: a promise for each took 20 ms at once. */
   async #resolveNode(query: Query, path: string): Promise<Query> {
-    const steps = childrenOf(query);
-    const children = await Promise.all(steps.map(([step, child]) => this.#resolve(child, path + step)));
-    const whole = mapChildren(query, (child, index) => children[index] ?? child);
+    this.#noteDocument(query, path);
+    const resolved = new Map<Query, Promise<Query>>();
+    for (const [step, child] of childrenOf(query)) {
+      if (isLeaf(child)) this.#noteDocument(child, path + step);
+      else if (!resolved.has(child)) resolved.set(child, this.#resolve(child, path + step));
+    }
+    const inner = new Map(
+      await Promise.all(Array.from(resolved, async ([child, whole]) => [child, await whole] as const)),
+    );
+    const whole = mapChildren(query, (child) => inner.get(child) ?? child);
     if (whole.kind === "retrieve") return await this.#retrieve(whole, path);
     if (whole.kind === "augment") return await this.#augment(whole, path);
-    if (whole.kind === "fragment" && "text" in whole) {
-      this.#documents.set(whole, { id: path, text: whole.text, title: whole.title });
-    }
     return whole;
+  }
+
+  /** A text that the query names first at this path is a document of that path. */
+  #noteDocument(query: Query, path: string): void {
+    if (query.kind !== "fragment" || !("text" in query) || this.#documents.has(query)) return;
+    this.#documents.set(query, { id: path, text: query.text, title: query.title });
   }
 
   async #retrieve(node: Retrieve, path: string): Promise<Query> {
@@ -162,6 +173,8 @@ export class Resolver {
     this.fragments.set(id, { id, text, salt });
   }
 }
+
+const isLeaf = ({ kind }: Query): boolean => kind === "message" || kind === "fragment" || kind === "map";
 
 /** The first path at which each fragment's id stands. */
 function fragmentPaths(root: Query): ReadonlyMap<string, string> {

@@ -3,6 +3,7 @@ import {
   type CorpusAccess,
   type CorpusRow,
   type CorpusUsage,
+  corporaOfTenant,
   corpusUsage,
   countCorpora,
   findCorpus,
@@ -22,8 +23,11 @@ import type { Page, PageRange } from "../../../db/page.ts";
 import type { Metadata } from "../../../db/schema.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { ApiError } from "../../base/errors.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { corpusLimits } from "./limits.ts";
 import type { CorpusSaltOf } from "./ports.ts";
+
+const saltsPerTurn = 64;
 
 export interface CorpusWithUsage {
   readonly row: CorpusRow;
@@ -176,6 +180,15 @@ export class CorpusService {
 
   saltOf(row: Pick<CorpusRow, "id" | "saltEpoch" | "tenantId">): CacheSalt {
     return this.#saltOf(row.id, row.saltEpoch, row.tenantId);
+  }
+
+  /** The salts of all that a tenant has or had, some in each turn: it may have thousands, each of which is derived. */
+  async *saltsInTurns(tenantId: TenantId): AsyncGenerator<readonly CacheSalt[]> {
+    const rows = corporaOfTenant(this.#db, tenantId);
+    for (let at = 0; at < rows.length; at += saltsPerTurn) {
+      if (at > 0) await yieldToOthers();
+      yield rows.slice(at, at + saltsPerTurn).map((row) => this.saltOf(row));
+    }
   }
 
   /**

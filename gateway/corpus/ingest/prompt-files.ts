@@ -8,6 +8,7 @@ import type { FileId, TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
 import { freeBytes } from "../../base/free-bytes.ts";
 import { type Hold, holdUntil, onAbort } from "../../base/hold.ts";
+import { Pace } from "../../base/pace.ts";
 import { RoundRobinQueue } from "../../base/round-robin-queue.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
 import type { DocumentText } from "../../extract/protocol.ts";
@@ -113,7 +114,7 @@ export class PromptFiles {
       const sha256 = new Bun.CryptoHasher("sha256").update(base64).digest("hex");
       const kind = /^data:([^;,]{1,255})/.exec(base64)?.[1] ?? mediaType;
       // Decoded once there is a place to read it, since many requests may wait for one.
-      const open = async () => openedBytes(bytesOf(file, base64));
+      const open = async () => openedBytes(await bytesOf(file, base64));
       return { filename, mediaType: kind, sha256, byteCount: (base64.length * 3) / 4, open };
     }
     const row = this.#files.find(tenantId, source.fileId);
@@ -203,14 +204,36 @@ const openedBytes = (bytes: Uint8Array): OpenedFile => ({
 const refused = ({ param }: PromptFile, text: string): ApiError =>
   new ApiError("invalid_value", { message: `'${param}' ${text}.`, param });
 
+/** Characters of base64 that are decoded before others have a turn. */
+const pieceChars = 2 ** 20;
+
 /** @param given base64, or a data URL of it. @throws ApiError invalid_value */
-function bytesOf(file: PromptFile, given: string): Uint8Array {
-  const at = given.startsWith("data:") ? given.indexOf(",") + 1 : 0;
-  try {
-    const bytes = Uint8Array.fromBase64(given.slice(at));
-    if (bytes.byteLength > 0) return bytes;
-  } catch {
-    throw refused(file, "must be base64, or a data URL of it");
+async function bytesOf(file: PromptFile, given: string): Promise<Uint8Array> {
+  const text = given.startsWith("data:") ? given.slice(given.indexOf(",") + 1) : given;
+  const bytes = new Uint8Array(Math.ceil((text.length * 3) / 4));
+  const pace = new Pace();
+  let byteCount = 0;
+  for (let at = 0; at < text.length; ) {
+    await pace.breathe();
+    const decoded = decodedPiece(text, at, bytes.subarray(byteCount));
+    if (decoded === undefined) throw refused(file, "must be base64, or a data URL of it");
+    at += decoded.read;
+    byteCount += decoded.written;
   }
-  throw refused(file, "is an empty file");
+  if (byteCount === 0) throw refused(file, "is an empty file");
+  return byteCount === bytes.length ? bytes : new Uint8Array(bytes.buffer.transfer(byteCount));
+}
+
+/** @returns what was read and written; undefined: it is no base64 */
+function decodedPiece(text: string, at: number, into: Uint8Array) {
+  const isLast = text.length - at <= pieceChars;
+  const piece = text.slice(at, at + pieceChars);
+  try {
+    if (isLast) return { read: piece.length, written: into.setFromBase64(piece).written };
+    const { read, written } = into.setFromBase64(piece, { lastChunkHandling: "stop-before-partial" });
+    // Padding ends a text, and a piece of blanks alone is none.
+    return written === 0 || written % 3 > 0 ? undefined : { read, written };
+  } catch {
+    return undefined;
+  }
 }

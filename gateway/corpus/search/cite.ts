@@ -4,7 +4,7 @@
  * how rare it is in the documents, and numbers twice.
  */
 import type { FragmentPage } from "../../../db/schema.ts";
-import { Pace } from "../../base/pace.ts";
+import { Pace, yieldToOthers } from "../../base/pace.ts";
 import { textKindOf } from "../ingest/file-kinds.ts";
 import { pageAt } from "../ingest/pages.ts";
 import { sentenceSteps } from "../ingest/sentences.ts";
@@ -79,6 +79,8 @@ export async function cite(
   sources: readonly CitableText[],
   bar = leastShare,
 ): Promise<readonly Citation[]> {
+  // The choices of a request end together: each begins in a turn of its own.
+  await yieldToOthers();
   const claims = claimsOf(answer);
   if (claims.length === 0 || sources.length === 0) return [];
   const asked = new Set(wordsOf(question.slice(0, maxAnswerChars)));

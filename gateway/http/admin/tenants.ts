@@ -102,13 +102,13 @@ export function addTenantRoutes(
     return c.json(tenantBody(row));
   });
 
-  declare(app, "DELETE /admin/v1/tenants/:tenant_id", about.delete, (c) => {
+  declare(app, "DELETE /admin/v1/tenants/:tenant_id", about.delete, async (c) => {
     const id = requireId(c.req.param("tenant_id"));
     changed(c, () => tenants.delete(id));
-    corpus.tenantDeleted(id);
     traces.forget(id);
     stored.wake();
     batches.recheck(id);
+    await corpus.tenantDeleted(id);
     return c.json({ id, object: "tenant.deleted", deleted: true });
   });
 

@@ -7,7 +7,7 @@ import type { Page } from "../../../db/page.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { changed } from "../middleware/audit.ts";
 import { deletedAnswer, fileContentAnswer, listOf, vectorStoreFileAnswer } from "../transport/answer-schemas.ts";
-import { readJson } from "../transport/body.ts";
+import { readJson, yieldIfLong } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -90,9 +90,11 @@ export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readon
     return c.json({ id, object: "vector_store.file.deleted", deleted: true });
   });
 
-  declare(app, `GET ${filePath}/content`, about.content, (c) => {
+  declare(app, `GET ${filePath}/content`, about.content, async (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
-    const data = corpus.corpusFiles.texts(store, c.req.param("file_id")).map((text) => ({ type: "text", text }));
+    const texts = corpus.corpusFiles.texts(store, c.req.param("file_id"));
+    await yieldIfLong(texts.reduce((sum, text) => sum + text.length, 0));
+    const data = texts.map((text) => ({ type: "text", text }));
     return c.json({ object: "vector_store.file_content.page", data, has_more: false, next_page: null });
   });
 }

@@ -10,7 +10,8 @@ import type { QueryJob, QueryService } from "../../execute/query-service.ts";
 import { countPrepared } from "../../generate/usage-counters.ts";
 import { QueryError } from "../../query/errors.ts";
 import type { Query } from "../../query/ir.ts";
-import { parseQueryText } from "../../query/parse.ts";
+import { readJsonText, readYamlText } from "../../query/json-text.ts";
+import { parseQuery } from "../../query/parse.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
 import { collect, emptyChoices } from "../generation/choice.ts";
 import { choiceCitations } from "../generation/citations.ts";
@@ -193,16 +194,19 @@ export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
     throw new ApiError("unsupported_media_type", { message });
   }
   return await useText(context, limits.queryBodyBytes, async (text) => {
-    const query = parse(text, format);
-    // What is done with a large query has a turn of its own.
+    // Each look at all of a large query has a turn of its own.
+    const value = told(() => (format === "json" ? readJsonText(text) : readYamlText(text)));
+    await yieldIfLong(text.length);
+    const query = told(() => parseQuery(value));
     await yieldIfLong(text.length);
     return query;
   });
 }
 
-function parse(text: string, format: "json" | "yaml"): Query {
+/** @throws ApiError for what a query's parser refuses */
+function told<Value>(read: () => Value): Value {
   try {
-    return parseQueryText(text, format);
+    return read();
   } catch (error) {
     if (!(error instanceof QueryError)) throw error;
     throw new ApiError(error.code, { message: error.message, param: error.path, cause: error });

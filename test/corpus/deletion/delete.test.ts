@@ -125,6 +125,22 @@ describe("deleting", () => {
     expect(world.spans.resident.size).toBe(0);
   });
 
+  test("a tenant with many corpora: others have turns while their KV is evicted", async () => {
+    for (let count = 0; count < 400; count++) world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+    let turns = 0;
+    const count = (): void => {
+      turns += 1;
+      if (!isOver) setImmediate(count);
+    };
+    let isOver = false;
+    setImmediate(count);
+    world.tenants.delete(tenantId);
+    await world.corpus.tenantDeleted(tenantId);
+    isOver = true;
+    expect(turns).toBeGreaterThanOrEqual(6);
+    await world.corpus.idle();
+  });
+
   test("KV costs what it has, not what the corpus has: of a corpus and of a large file nothing is keyed again", async () => {
     const { store, doomed, kept } = await populated();
     const text = Array.from({ length: 2_100 }, (_, i) => `Line ${i} of many. `.repeat(8)).join("\n\n");

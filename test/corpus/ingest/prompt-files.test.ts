@@ -139,3 +139,30 @@ describe("of an upload", () => {
     expect(asked).toEqual([signatureBytes]);
   });
 });
+
+describe("base64 of more than a piece", () => {
+  const text = `${"A line of plain text, and one more. ".repeat(60_000)}é.`;
+  const encoded = Buffer.from(text).toString("base64");
+  const read = async (base64: string): Promise<string | undefined> => {
+    const files = new PromptFiles(noUploads);
+    const [file] = await files.read("tenant_a", [{ param: "file", source: { base64 }, filename: "a.txt" }], never);
+    return file?.text;
+  };
+
+  test.each([
+    ["as it is", encoded],
+    ["a data URL", `data:text/plain;base64,${encoded}`],
+    ["in lines", encoded.replace(/.{76}/g, "$&\r\n")],
+  ])("%s is read whole", async (_, base64) => {
+    expect(encoded.length).toBeGreaterThan(2 ** 21);
+    expect((await read(base64)) === text).toBe(true);
+  });
+
+  test.each([
+    ["padding within it", `${"QUFB".repeat(2 ** 18 - 1)}QQ==${"QUFB".repeat(9)}`],
+    ["a character that is none", `${"QUFB".repeat(2 ** 19)}?${"QUFB".repeat(2 ** 19)}`],
+    ["a piece of blanks alone", `${"QUFB".repeat(4)}${" ".repeat(2 ** 21)}QUFB`],
+  ])("%s is refused by name", async (_, base64) => {
+    await expect(read(base64)).rejects.toThrow("'file' must be base64, or a data URL of it.");
+  });
+});

@@ -69,3 +69,22 @@ test("megabytes of text and an answer without end take bounded work, in slices",
   // Some 60 ms of work on an idle machine, in slices of 4 ms.
   expect(turns).toBeGreaterThan(8);
 });
+
+test("answers that end together are tied to their sources in turns of their own", async () => {
+  const turns: number[] = [];
+  let turn = 0;
+  let isOver = false;
+  const count = (): void => {
+    turn += 1;
+    if (!isOver) setImmediate(count);
+  };
+  setImmediate(count);
+  const sources = [{ text: "The kiosk opens at nine." }];
+  const cited = Array.from({ length: 8 }, async () => {
+    await cite("The kiosk opens at nine.", "When?", sources);
+    turns.push(turn);
+  });
+  await Promise.all(cited);
+  isOver = true;
+  expect(new Set(turns).size).toBe(8);
+});
