@@ -24,8 +24,8 @@ import type { Workers } from "./workers.ts";
 const [mostFragments, fragmentsAtOnce] = [1_024, 32];
 /** Fragments that are searched for in their corpora, by so many of their characters. */
 const [mostSearches, questionChars] = [8, 100];
-/** Fragments of a rehearsed prompt, and how often it is rehearsed. */
-const [rehearsedFragments, rounds] = [32, 4];
+/** Corpora that are asked, fragments of a rehearsed prompt, and how often each is rehearsed. */
+const [rehearsedCorpora, rehearsedFragments, rounds] = [4, 32, 4];
 /** What a search answers at most. */
 const hits = 50;
 
@@ -108,19 +108,27 @@ class WarmStart {
     }
   }
 
-  /** Asks over the first fragments that a worker holds, as the first question will. Nobody reads the answer. */
+  /**
+   * Asks over fragments that a worker holds, as the first question will, each corpus for itself: prompts over fragments
+   * of another size are other work. Nobody reads the answers.
+   */
   async rehearse(): Promise<void> {
     const { text, workers } = this.#options;
     const card = workers.registry.card();
     if (card === undefined) return;
     const lowerer = text.lowererFor(card);
-    const [first, ...others] = this.#fragments.slice(0, rehearsedFragments).filter((fragment) => {
+    const held = this.#fragments.filter((fragment) => {
       const key = lowerer.lowerSpan(fragment).blockKeys.at(-1);
       return key !== undefined && workers.residency.holders(key).length > 0;
     });
-    if (first === undefined) return;
+    const corpora = [...Map.groupBy(held, ({ corpusId }) => corpusId).values()].slice(0, rehearsedCorpora);
     const ask = openRehearsal({ text, workers, readAtMs: this.#readAtMs });
-    for (let round = 0; round < rounds && !this.#isOver; round++) await ask(`${round}`, [first, ...others]);
+    for (let round = 0; round < rounds; round++) {
+      for (const [first, ...others] of corpora) {
+        if (this.#isOver || first === undefined) return;
+        await ask(`${round}`, [first, ...others.slice(0, rehearsedFragments - 1)]);
+      }
+    }
   }
 
   async #encode(fragment: KeptFragment): Promise<void> {
