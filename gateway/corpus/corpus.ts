@@ -221,6 +221,7 @@ export class Corpus {
     this.#ingestor.recheck();
     this.uploads.wake();
     this.#sweeper.wake(tenantId);
-    for await (const salts of this.corpora.saltsInTurns(tenantId)) this.#deps.spans.evictCorpora(salts);
+    // The workers hear of all in one message.
+    this.#deps.spans.evictCorpora(await this.corpora.saltsInTurns(tenantId));
   }
 }

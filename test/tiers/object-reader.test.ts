@@ -175,3 +175,24 @@ test("a damaged block of a file in memory is told from one that is not at hand",
   expect(place(ids(1))).toEqual({ filled: 0, end: "damaged" });
   await reader.close();
 });
+
+test("a file whose size cannot be told is closed once its read has ended, which may be another one after a short one", async () => {
+  const sealed = await sealedFile();
+  const held = new HeldFile(sealed);
+  const { promise: isToldSize, reject: refuseSize } = Promise.withResolvers<{ size: number }>();
+  const open: FileSystem["open"] = async (path, flags) => {
+    const file = await held.system.open(path, flags);
+    const read: typeof file.read = async (into, at, length, position) => {
+      await Bun.sleep(1);
+      return await file.read(into, at, Math.min(length, 1_000_000), position);
+    };
+    return { ...file, stat: () => isToldSize, read };
+  };
+  const system: FileSystem = { ...held.system, open };
+  const opening = ObjectReader.open(system, "", sealed.file.object, { shape, mover }, new ReadBuffers());
+  refuseSize(new Error("no size"));
+  await expect(opening).rejects.toThrow("no size");
+  await Bun.sleep(10);
+  expect(held.log.length).toBeGreaterThan(2);
+  expect(held.log.indexOf("closed")).toBe(held.log.length - 1);
+});

@@ -99,8 +99,11 @@ export class ObjectReader {
       const blocks = atHand ? 0 : Math.min(blockCount, blocksAtOnce(blockSpan));
       const bytes = pageBytes + headSpan + blocks * blockSpan;
       const buffer = buffers.take(bytes);
-      const [{ size }] = await Promise.all([handle.stat(), readAt(handle, 0, buffer.subarray(0, bytes))]);
-      if (size !== fileBytes) throw new Damaged("the file has another size");
+      // Both end before the file is closed, whichever fails: a read that came short goes on with another one.
+      const [stat, read] = await Promise.allSettled([handle.stat(), readAt(handle, 0, buffer.subarray(0, bytes))]);
+      if (stat.status === "rejected") throw stat.reason;
+      if (read.status === "rejected") throw read.reason;
+      if (stat.value.size !== fileBytes) throw new Damaged("the file has another size");
       return new ObjectReader({
         file,
         handle,

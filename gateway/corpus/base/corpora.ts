@@ -182,13 +182,14 @@ export class CorpusService {
     return this.#saltOf(row.id, row.saltEpoch, row.tenantId);
   }
 
-  /** The salts of all that a tenant has or had, some in each turn: it may have thousands, each of which is derived. */
-  async *saltsInTurns(tenantId: TenantId): AsyncGenerator<readonly CacheSalt[]> {
-    const rows = corporaOfTenant(this.#db, tenantId);
-    for (let at = 0; at < rows.length; at += saltsPerTurn) {
-      if (at > 0) await yieldToOthers();
-      yield rows.slice(at, at + saltsPerTurn).map((row) => this.saltOf(row));
+  /** The salts of all that a tenant has or had. It may have thousands, each of which is derived: some in each turn. */
+  async saltsInTurns(tenantId: TenantId): Promise<readonly CacheSalt[]> {
+    const salts: CacheSalt[] = [];
+    for (const row of corporaOfTenant(this.#db, tenantId)) {
+      if (salts.length > 0 && salts.length % saltsPerTurn === 0) await yieldToOthers();
+      salts.push(this.saltOf(row));
     }
+    return salts;
   }
 
   /**

@@ -64,7 +64,7 @@ describe("a tenant with many empty stores", () => {
     const dropped = turnsOf("dropDeletedIndexes");
     slowClock();
     world.tenants.delete(tenantId);
-    world.corpus.tenantDeleted(tenantId);
+    await world.corpus.tenantDeleted(tenantId);
     expect(told).toHaveBeenCalledTimes(1);
     expect(told.mock.calls[0]?.[0]).toHaveLength(storeCount);
     await world.corpus.idle();
