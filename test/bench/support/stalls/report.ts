@@ -67,9 +67,15 @@ export function worstOf(results: readonly StallResult[]): readonly StallResult[]
   });
 }
 
+/** What the other tenant saw before the first request and after the last one, when nothing else was asked. */
+export interface Alone {
+  readonly before: Waits;
+  readonly after: Waits;
+}
+
 export interface StallFindings {
   readonly results: readonly StallResult[];
-  readonly alone: Waits;
+  readonly alone: Alone;
   readonly uncovered: readonly string[];
   readonly routeCount: number;
   readonly rounds: number;
@@ -78,7 +84,9 @@ export interface StallFindings {
 export function reportOf(model: string, { results, alone, uncovered, routeCount, rounds }: StallFindings): BenchReport {
   const bySize = results.toSorted((a, b) => b.bodyBytes - a.bodyBytes);
   const longest = (list: readonly StallResult[]) => Math.max(0, ...list.map(({ waitMs }) => waitMs));
-  const aloneChatMs = median(alone.chatMs);
+  // A server that has not yet compiled all of its code answers later than it will: the faster time counts.
+  const usual = fasterOf(alone);
+  const aloneChatMs = median(usual.chatMs);
   const chatRatio = ({ chatMs }: StallResult) => chatMs / aloneChatMs;
   const most = (field: "growthMib" | "keptMib") => Math.max(...results.map((each) => each[field]));
   const failures = results.flatMap((each) => each.failures.map((text) => `${each.route}, ${each.name}: ${text}`));
@@ -106,19 +114,19 @@ export function reportOf(model: string, { results, alone, uncovered, routeCount,
         String(each.status || "given up"),
         figure(each.waitMs),
         figure(chatRatio(each)),
-        figure(each.longestChatMs / quantile(alone.chatMs, 0.99)),
+        figure(each.longestChatMs / quantile(usual.chatMs, 0.99)),
         figure(each.growthMib),
         figure(each.keptMib),
       ]),
     notes: [
       `The ten worst of ${results.length} requests to ${routeCount} routes, ${rounds} rounds, the worst of each figure. Alone the other tenant waits`,
-      `${figure(median(alone.modelsMs))} ms (longest ${figure(quantile(alone.modelsMs, 1))}) for the models, ${figure(aloneChatMs)} ms (p99 ${figure(quantile(alone.chatMs, 0.99))}) for a chat answer of 8 tokens.`,
+      `${aloneText(alone.before)} before them, ${aloneText(alone.after)} after them; the faster median counts.`,
       "chat / alone: medians; slowest chat: over the p99 alone. Memory is the gateway's: at its peak, and 10 s later at most.",
       ...failures.slice(0, 10),
     ],
     bars: [
       atMost("routes without a case", uncovered.length, 0),
-      atLeast("requests of the other tenant alone", alone.modelsMs.length, 100),
+      atLeast("requests of the other tenant alone", usual.modelsMs.length, 100),
       atMost(
         `longest wait for the models, ms, the ${largeBodies} largest bodies`,
         longest(bySize.slice(0, largeBodies)),
@@ -136,13 +144,26 @@ export function reportOf(model: string, { results, alone, uncovered, routeCount,
       atMost("answers that are faults of the server", broken.length, 0),
     ],
     details: {
-      alone: { modelsMs: median(alone.modelsMs), chatMs: aloneChatMs, chatP99Ms: quantile(alone.chatMs, 0.99) },
+      alone: aloneFigures(usual),
+      aloneBefore: aloneFigures(alone.before),
+      aloneAfter: aloneFigures(alone.after),
       uncovered,
       failures: failures.slice(0, 100),
       cases: results.map(({ failures: _, ...each }) => each),
     },
   };
 }
+
+const fasterOf = ({ before, after }: Alone): Waits => (median(before.chatMs) <= median(after.chatMs) ? before : after);
+
+const aloneFigures = ({ modelsMs, chatMs }: Waits) => ({
+  modelsMs: median(modelsMs),
+  chatMs: median(chatMs),
+  chatP99Ms: quantile(chatMs, 0.99),
+});
+
+export const aloneText = ({ modelsMs, chatMs }: Waits): string =>
+  `${figure(median(modelsMs))} ms (longest ${figure(quantile(modelsMs, 1))}) for the models and ${figure(median(chatMs))} ms (p99 ${figure(quantile(chatMs, 0.99))}) for a chat answer of 8 tokens`;
 
 /** How far the worst of its figures is beyond its bar. */
 const badness = ({ waitMs, chatMs, growthMib, keptMib }: StallResult, aloneChatMs: number): number =>
