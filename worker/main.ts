@@ -13,7 +13,7 @@ import type { EngineOptions } from "./engine/limits.ts";
 import { Engine } from "./engine/loop.ts";
 import { rowCostTokens } from "./model/row-cost.ts";
 import { type OpenBackend, openBackend } from "./open-backend.ts";
-import { rehearse, timePrompt } from "./rehearsal.ts";
+import { rehearse, timeDecodes, timePrompt } from "./rehearsal.ts";
 
 /** What is said in this turn of the event loop. */
 let unsent: WorkerMessage[] = [];
@@ -54,8 +54,9 @@ async function open(config: WorkerConfig): Promise<Engine> {
   };
   // A GPU's backend has recorded its steps by now.
   if (config.cudaIndex === undefined) await rehearse(options);
+  const decodeStepRows = config.cudaIndex === undefined ? await timeDecodes(options) : undefined;
   const timed = config.hostKvBytes > 0 ? await timePrompt(options) : undefined;
-  const engine = new Engine(options);
+  const engine = new Engine({ ...options, limits: { ...options.limits, decodeStepRows } });
   if (timed !== undefined) engine.tiers.noteStep(timed.tokens, timed.ms);
   process.on("message", (message: PipedMessage) => receive(engine, opened, message));
   emit({ type: "ready", card: modelCard(config, opened, engine) });

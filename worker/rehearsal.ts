@@ -19,6 +19,8 @@ const questionTokens = 64;
 /** No more rounds begin after this time, nor after so many. */
 const mostMs = 100;
 const mostRounds = 4;
+/** Decode steps of a timed answer. */
+const timedDecodes = 16;
 /** The keys are an engine's that ends with the rehearsal, so they need not be secret. */
 const spanRoot = "0".repeat(32) as BlockKey;
 const mainRoot = "1".repeat(32) as BlockKey;
@@ -56,17 +58,49 @@ export async function timePrompt({ backend, limits, clock }: EngineOptions) {
   const engine = new Engine({ backend, eosTokenIds: [], ...(limits && { limits }), clock, emit: () => undefined });
   let ms = 0;
   for (let round = 0; round < 2; round++) {
-    const tokenIds = new Int32Array(tokens).fill(round);
-    const blockKeys = runBlockKeys(mainRoot, tokenIds, blockTokens, false);
-    const run: PlanRun = { kind: "main", tokenIds, position: 0, sees: [], blockKeys, rootKey: mainRoot };
-    const params = { maxTokens: 1, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
     const beganMs = clock();
     // Nothing of it is stored, so nothing is copied to the host's memory either.
-    engine.submit({ type: "submit", requestId: `${round}`, plan: { runs: [run] }, params, reuse: false });
+    engine.submit(prompt(round, tokens, 1, blockTokens));
     while (await engine.step());
     ms = clock() - beganMs;
   }
   return { tokens, ms };
+}
+
+/**
+ * Rows of a prompt that take as long as a step of one decode (EngineLimits.decodeStepRows): what a processor does at
+ * once in a product differs by a factor of four, and other work on the machine must not make up this engine's mind, so
+ * the fastest of some steps count.
+ * @returns undefined where no prompt fits, or the clock is too coarse to tell
+ */
+export async function timeDecodes({ backend, limits, clock }: EngineOptions): Promise<number | undefined> {
+  const { blockTokens, blockCount, contextTokens } = backend.shape;
+  if (questionTokens + timedDecodes >= Math.min(contextTokens, blockTokens * blockCount)) return undefined;
+  const engine = new Engine({ backend, eosTokenIds: [], ...(limits && { limits }), clock, emit: () => undefined });
+  let [promptMs, decodeMs] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  const timedStep = async (): Promise<number> => {
+    const beganMs = clock();
+    await engine.step();
+    return clock() - beganMs;
+  };
+  const endMs = clock() + mostMs;
+  for (let round = 0; round < mostRounds && clock() < endMs; round++) {
+    engine.submit(prompt(round, questionTokens, 1 + timedDecodes, blockTokens));
+    promptMs = Math.min(promptMs, await timedStep());
+    for (let step = 0; step < timedDecodes; step++) decodeMs = Math.min(decodeMs, await timedStep());
+    while (await engine.step());
+  }
+  const rows = (questionTokens * decodeMs) / promptMs;
+  return rows > 0 && Number.isFinite(rows) ? rows : undefined;
+}
+
+/** A prompt of its own tokens alone, which is not kept. */
+function prompt(round: number, tokens: number, maxTokens: number, blockTokens: number): SubmitMessage {
+  const tokenIds = new Int32Array(tokens).fill(round);
+  const blockKeys = runBlockKeys(mainRoot, tokenIds, blockTokens, false);
+  const run: PlanRun = { kind: "main", tokenIds, position: 0, sees: [], blockKeys, rootKey: mainRoot };
+  const params = { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
+  return { type: "submit", requestId: `${round}`, plan: { runs: [run] }, params, reuse: false };
 }
 
 /** Gives blocks the keys of a span, as if it had been computed. */

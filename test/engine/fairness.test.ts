@@ -16,7 +16,7 @@ function rowCounts(batch: Batch): number[] {
 class SharedWorld extends TinyWorld {
   readonly steps: number[][];
 
-  constructor(prefillTokensBesideDecodes = 16, rowCostTokens = Number.POSITIVE_INFINITY) {
+  constructor(prefillTokensBesideDecodes = 16, rowCostTokens = Number.POSITIVE_INFINITY, decodeStepRows?: number) {
     const steps: number[][] = [];
     super({
       shape: { blockCount: 256, contextTokens: 2_048 },
@@ -26,6 +26,7 @@ class SharedWorld extends TinyWorld {
         stepTokens: 64,
         prefillTokensBesideDecodes,
         rowCostTokens,
+        decodeStepRows,
       },
       onForward: (batch) => void steps.push(rowCounts(batch)),
     });
@@ -239,5 +240,41 @@ describe("a stream beside another tenant's long prompt", () => {
     world.steps.length = 0;
     for (let step = 0; step < 3; step++) await world.step();
     expect(world.steps.map((rows) => rows.length)).toEqual([10, 10, 10]);
+  });
+});
+
+describe("where it is known how many rows take as long as a decode step", () => {
+  const known = async (): Promise<SharedWorld> => {
+    const world = new SharedWorld(64, Number.POSITIVE_INFINITY, 2);
+    world.ask(light, "x", 5, 1);
+    await world.settle();
+    world.steps.length = 0;
+    return world;
+  };
+
+  test("a step of a long prompt takes as long as six of them while another tenant is there", async () => {
+    const world = await known();
+    world.ask(busy, "A", 100, 1);
+    await world.settle();
+    // Its end is a short prompt.
+    expect(world.steps).toEqual([[12], [12], [12], [64]]);
+  });
+
+  test("the other tenant has as many steps of its own as take as long", async () => {
+    const world = await known();
+    world.ask(light, "x", 5, 60);
+    await world.step();
+    world.ask(busy, "A", 100, 1);
+    world.steps.length = 0;
+    for (let step = 0; step < 8; step++) await world.step();
+    expect(world.steps).toEqual([[1, 12], [1], [1], [1], [1], [1], [1], [1, 12]]);
+  });
+
+  test("what is only prepared is in no step of another tenant's prompt, however little it is", async () => {
+    const world = await known();
+    world.ask(busy, "A", 40, 0);
+    world.ask(light, "y", 5, 1);
+    await world.settle();
+    expect(world.steps).toEqual([[5], [12], [12], [12], [4]]);
   });
 });

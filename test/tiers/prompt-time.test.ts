@@ -1,6 +1,6 @@
 /** What a start measures of computing, before its first question weighs it against files. */
 import { expect, test } from "bun:test";
-import { timePrompt } from "../../worker/rehearsal.ts";
+import { timeDecodes, timePrompt } from "../../worker/rehearsal.ts";
 import { openWorld } from "./disk-world.ts";
 
 test("a prompt is computed twice and timed once, and nothing of it is stored", async () => {
@@ -24,4 +24,21 @@ test("a pool in which no prompt fits that says anything is not timed", async () 
   const options = { backend, eosTokenIds: [], clock: () => 0, emit: () => undefined };
   expect(await timePrompt(options)).toBeUndefined();
   expect(backend.rowCount).toBe(0);
+});
+
+test("a decode step is as long as so many rows of a prompt, by the fastest of either", async () => {
+  const { backend } = openWorld();
+  let [nowMs, rowMs, stepMs] = [0, 0.5, 2];
+  const { forward } = backend;
+  backend.forward = (batch) => {
+    nowMs += batch.tokenIds.length === 1 ? stepMs : batch.tokenIds.length * rowMs;
+    // All steps but the first two are slow.
+    if (batch.tokenIds.length === 1) [rowMs, stepMs] = [1, 5];
+    return forward.call(backend, batch);
+  };
+  const options = { backend, eosTokenIds: [], clock: () => nowMs, emit: () => undefined };
+  expect(await timeDecodes(options)).toBe(4);
+  backend.forward = forward;
+  // A clock that tells nothing.
+  expect(await timeDecodes({ ...options, clock: () => 0 })).toBeUndefined();
 });

@@ -2,8 +2,8 @@
  * Keeps the latency of a tenant that asks for little low while another tenant asks for much. A step takes as long as
  * its rows and what they read. Without this, a short prompt would wait for a whole step of the other tenant and then
  * for a step that both are in, and each token of its answer would wait for a step full of the other tenant's prompt.
- * Requests are *heavy* when their tenant has many of them in progress, or when they have a long prompt to compute; all
- * others are *light*:
+ * Requests are *heavy* when their tenant has many of them in progress, or when they have a long prompt to compute, or any
+ * prompt that is only prepared; all others are *light*:
  *
  *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
  *   heavy work is followed by steps of the light requests alone, as long as these are few
@@ -27,16 +27,26 @@ const lateMs = 60_000;
 /** Light requests get steps of their own while there are few, because then these steps are short. */
 const isFew = ({ length }: readonly Request[]): boolean => length > 0 && length <= 8;
 /**
- * Steps of their own that light requests earn by a full step of heavy work, and how many they may save: no heavy step
- * stands within an answer that is that short. On a CPU such a full step takes as long as a dozen of theirs, so beside
- * streams without end heavy work keeps about half of the time.
+ * Steps of their own that light requests earn by a full step of heavy work where it is not known how long that takes, and
+ * how many they may save: no heavy step stands within an answer that is that short. They earn as much time as heavy work
+ * took, so beside streams without end it keeps about half of the time.
  */
 const [earnedSteps, savedSteps] = [10, 8];
 
-type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
+/**
+ * Steps of one decode that a step of heavy prompts takes as long as, at most, while another tenant is active. A row costs
+ * a CPU the same in steps of 16 rows and of 128, and a short answer takes about a dozen such steps (`bench stalls`).
+ */
+const heavyStepDecodes = 6;
+
+type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes" | "decodeStepRows">;
 
 export class Fairness {
   readonly #maxRows: number;
+  /** Rows of heavy prompts in a step, at most, while another tenant is active. */
+  readonly #mostHeavyRows: number;
+  /** Rows of heavy work that earn a step of the light requests. */
+  readonly #decodeStepRows: number;
   readonly #clock: () => number;
   /** Heavy requests of the step that is planned. */
   #heavy: ReadonlySet<Request> = new Set();
@@ -47,8 +57,10 @@ export class Fairness {
   #latest = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
   #other = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
 
-  constructor({ prefillTokensBesideDecodes }: Limits, clock: () => number) {
+  constructor({ prefillTokensBesideDecodes, decodeStepRows }: Limits, clock: () => number) {
     this.#maxRows = prefillTokensBesideDecodes;
+    this.#mostHeavyRows = Math.round((decodeStepRows ?? Number.POSITIVE_INFINITY) * heavyStepDecodes);
+    this.#decodeStepRows = decodeStepRows ?? prefillTokensBesideDecodes / earnedSteps;
     this.#clock = clock;
   }
 
@@ -84,7 +96,8 @@ export class Fairness {
     if (prompts.length === 0) return 0;
     const counts = countByOwner(requests);
     const isHalved = lightBeside(requests, this.#heavy).length > 0 || prompts.every((each) => isBusy(each, counts));
-    return Math.max(1, Math.floor(Math.min(rowCount, this.#maxRows) * (isHalved ? sharedPart : 1)));
+    const rows = Math.floor(Math.min(rowCount, this.#maxRows) * (isHalved ? sharedPart : 1));
+    return Math.max(1, Math.min(rows, this.#mostHeavyRows));
   }
 
   /** Short prompts, and the ends of long ones, are not to be a full step together when they are one tenant's. */
@@ -96,13 +109,19 @@ export class Fairness {
   /** What is in the next step. @param workOf a request's rows in it, in prompt rows without context */
   noteStep(workOf: (request: Request) => number): void {
     const work = this.#heavy.values().reduce((sum, request) => sum + workOf(request), 0);
-    this.#lightSteps = Math.min(savedSteps, this.#lightSteps + Math.floor((work * earnedSteps) / this.#maxRows));
+    this.#lightSteps = Math.min(savedSteps, this.#lightSteps + Math.floor(work / this.#decodeStepRows));
   }
 
   #heavyOf(requests: readonly Request[]): ReadonlySet<Request> {
     const counts = countByOwner(requests);
-    const isLong = ({ decoding, missingTokens }: Request): boolean => !decoding && missingTokens > this.#maxRows;
-    return new Set(requests.filter((request) => isBusy(request, counts) || isLong(request)));
+    return new Set(requests.filter((request) => isBusy(request, counts) || this.#isLong(request)));
+  }
+
+  /** Nobody waits for the first token of what is only prepared, so that its end is no short prompt. */
+  #isLong(request: Request): boolean {
+    if (request.decoding) return false;
+    const isPrepared = request.openRun === undefined && Number.isFinite(this.#mostHeavyRows);
+    return isPrepared || request.missingTokens > this.#maxRows;
   }
 
   #note({ owner: { number: owner } }: Request): void {

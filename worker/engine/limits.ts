@@ -38,6 +38,11 @@ export interface EngineLimits {
    */
   readonly rowCostTokens: number;
   /**
+   * Rows of a prompt that take as long as a step of one decode, as measured (worker/rehearsal.ts): beside other tenants
+   * a step of heavy prompts is short in terms of it. undefined: not known.
+   */
+  readonly decodeStepRows: number | undefined;
+  /**
    * Words of what a backend is told of a step beside its rows (step-budget.ts), on top of the blocks of a whole context
    * for each running request: rows that read thousands of segments are fewer in a step.
    */
@@ -53,6 +58,7 @@ export const defaultEngineLimits: EngineLimits = {
   stepTokens: 512,
   prefillTokensBesideDecodes: 128,
   rowCostTokens: Number.POSITIVE_INFINITY,
+  decodeStepRows: undefined,
   stepListWords: 15 * 2 ** 17,
   stepMaskWork: 1_000_000,
 };
