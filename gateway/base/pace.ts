@@ -4,8 +4,8 @@ import { type Hold, holdUntil } from "./hold.ts";
 
 /** How long one slice of work may take. */
 const sliceMs = 4;
-/** The longest rest of background work after a slice, in milliseconds. */
-const mostRestMs = 20;
+/** Background work rests so many times as long as its slice took, and for so many milliseconds at most. */
+const [restsPerSlice, mostRestMs] = [2, 20];
 /** How long, in milliseconds, held work waits before `isHeld` is asked again. */
 const holdMs = 5;
 /** The same of work that nobody waits for, with the longest that it waits at once. */
@@ -44,8 +44,8 @@ class YieldQueue {
 
 /**
  * Turns of work that no request waits for, one after the other. While requests are in progress it rests after each slice
- * for as long as the slice took, so that all of it together has at most half of the event loop, and leaves the core to
- * the workers meanwhile.
+ * for twice as long as the slice took, so that all of it together has at most a third of the event loop, and leaves the
+ * core to the workers meanwhile.
  */
 class BackgroundTurns {
   isServing: () => boolean = () => false;
@@ -89,7 +89,7 @@ class BackgroundTurns {
   async #rest(): Promise<void> {
     const beginMs = performance.now();
     await new Promise<void>((resolve) => setImmediate(resolve));
-    if (this.isServing()) await Bun.sleep(Math.min(performance.now() - beginMs, mostRestMs));
+    if (this.isServing()) await Bun.sleep(Math.min((performance.now() - beginMs) * restsPerSlice, mostRestMs));
   }
 }
 
@@ -126,7 +126,7 @@ export async function memoryRoom(signal: AbortSignal): Promise<void> {
 /** Resolves when requests, streams and the long work that waited before have run. */
 export const yieldToOthers = (): Promise<void> => longWork.next();
 
-/** The same of work that no request waits for. It goes on at half of its speed while requests are in progress. */
+/** The same of work that no request waits for. It goes on at a third of its speed while requests are in progress. */
 export const yieldToRequests = (): Promise<void> => backgroundWork.next();
 
 /** Splits one piece of long work into slices. */
