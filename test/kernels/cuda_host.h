@@ -11,8 +11,6 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include <algorithm>
-#include <functional>
 #include <vector>
 
 #define __device__
@@ -54,7 +52,9 @@ struct Thread {
 
 static std::vector<Thread> threads;
 static jmp_buf scheduler;
-static std::function<void()> body;
+/* The kernel with its arguments, and how it is called: the standard library's own would be compiled with every kernel. */
+static const void *bodyKernel;
+static void (*body)(const void *kernel);
 static int current, left;
 static Waiting block;
 static std::vector<Waiting> warps;
@@ -96,7 +96,7 @@ static void wait(Waiting &group, int count) {
 static void wait_warp() { const int warp = current / kWarpThreads; wait(warps[warp], warpLeft[warp]); }
 
 static void run_thread() {
-  body();
+  body(bodyKernel);
   threads[current].isDone = true;
   const int warp = current / kWarpThreads;
   left--, warpLeft[warp]--;
@@ -222,7 +222,8 @@ static void launch(const uint32_t *grid, int blockThreads, uint32_t sharedBytes,
   if (sharedBytes > sizeof(dynamicShared)) abort();
   dynamicBytes = sharedBytes;
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {unsigned(blockThreads), 1, 1};
-  body = kernel;
+  bodyKernel = &kernel;
+  body = [](const void *at) { (*static_cast<const Kernel *>(at))(); };
   for (unsigned z = 0; z < grid[2]; z++)
     for (unsigned y = 0; y < grid[1]; y++)
       for (unsigned x = 0; x < grid[0]; x++) blockIdx = {x, y, z}, run_block(blockThreads);

@@ -1,22 +1,29 @@
 /** NVIDIA's libraries as one shared library that needs no device; the C++ files say what they do. */
 import { CString, dlopen } from "bun:ffi";
-import { mkdtemp } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { existsSync, mkdirSync, readFileSync, renameSync } from "node:fs";
 import { join } from "node:path";
+import { cacheFolder } from "../../../places/places.ts";
 import { CudaContext } from "../../../worker/native/cuda/context.ts";
 import { CudaDriver } from "../../../worker/native/cuda/driver.ts";
 import { CudaStream } from "../../../worker/native/cuda/stream.ts";
 
-async function compile(): Promise<string> {
-  const path = join(await mkdtemp(join(tmpdir(), "spangate-fake-cuda-")), "libfake-cuda.so");
+/** Compiled once for its text: the files that need it are tested in processes of their own. */
+function compile(): string {
   const sources = ["fake-driver.cpp", "fake-libraries.cpp"].map((file) => join(import.meta.dir, file));
+  const hasher = new Bun.CryptoHasher("sha256").update(process.arch).update(readFileSync(import.meta.path));
+  for (const source of sources) hasher.update(readFileSync(source));
+  const path = join(cacheFolder(), `fake-cuda-${hasher.digest("hex").slice(0, 16)}.so`);
+  if (existsSync(path)) return path;
+  mkdirSync(cacheFolder(), { recursive: true });
+  const part = `${path}.${crypto.randomUUID()}`;
   const compiler = ["g++", "clang++", "c++"].find((command) => Bun.which(command) !== null) ?? "c++";
-  const child = Bun.spawnSync([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", ...sources, "-o", path]);
+  const child = Bun.spawnSync([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", ...sources, "-o", part]);
   if (child.exitCode !== 0) throw new Error(child.stderr.toString());
+  renameSync(part, path);
   return path;
 }
 
-export const fakePath = await compile();
+export const fakePath = compile();
 
 const { symbols } = dlopen(fakePath, {
   fake_notes: { args: [], returns: "ptr" },
