@@ -6,7 +6,13 @@
 import type { ComputeDevice, DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
 import { choiceSizes, putChoices, unitTokens } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { scoredHeads } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
-import { choiceLaunches, scoringKernel, shadowLaunch } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
+import {
+  choiceLaunches,
+  choosingKernels,
+  type ListBlocks,
+  scoringKernel,
+  shadowLaunch,
+} from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import type { Batch, Choices } from "../../worker/contract/batch.ts";
 import { choiceFlags } from "../../worker/contract/sparse.ts";
 import type { Random } from "../native/random.ts";
@@ -140,13 +146,10 @@ class Scene {
     const slots = random.shuffle(Array.from({ length: blockCount * blockTokens }, (_, slot) => slot));
     const heads = queryHeads + 2 * kvHeads;
     const listStride = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 0)) + 3;
-    const tail = Math.max(...batch.segmentTokenCounts.filter((_, segment) => segment % 2 === 1));
-    const maxSplits = Math.ceil((listStride + tail) / 64);
     const scored = kvHeads * scoredHeads(queryHeads / kvHeads);
     const space = (name: string, bytes: number) => twin.space(name, bytes);
-    const arrivals = twin.put("arrivals", new Int32Array(rows.length * kvHeads));
     return {
-      ...{ sizes, blockCount, listStride, maxSplits, arrivals, choices },
+      ...{ sizes, blockCount, listStride, choices },
       step: twin.put("step", words),
       place: twin.put("place", Int32Array.of(words[1])),
       slots: twin.put("slots", Int32Array.from(slots)),
@@ -159,8 +162,6 @@ class Scene {
       unitSums: space("unit sums", sizes.units * scored * 4),
       lists: twin.put("lists", new Int32Array(rows.length * kvHeads * listStride * 2)),
       counts: twin.put("counts", new Int32Array(rows.length * 2).fill(9)),
-      partials: space("partials", rows.length * maxSplits * queryHeads * headDim * 4),
-      partialSums: space("partial sums", rows.length * maxSplits * queryHeads * 8),
       out: space("out", rows.length * queryHeads * headDim * 2),
     };
   }
@@ -169,6 +170,9 @@ class Scene {
     return choiceLaunches(this.#case.headDim, this.#device.multiprocessorCount);
   }
 }
+
+/** Every kernel that chooses, by how many thread blocks share a list. */
+export const allListBlocks: readonly ListBlocks[] = [1, 2, 4, 8];
 
 /** Scores with many equal ones, whose L is a small whole number without rounding: what is chosen is the same bit for bit. */
 function tiedScores(
@@ -210,6 +214,7 @@ export async function checkSparse(
   twin: KernelTwin,
   random: Random,
   given: SparseCase,
+  listBlocks: readonly ListBlocks[] = allListBlocks,
 ): Promise<string> {
   const { headDim, rotaryDim, queryHeads, kvHeads, blockTokens, rows } = given;
   const scene = new Scene(device, twin, random, given);
@@ -236,16 +241,17 @@ export async function checkSparse(
   const words = [await twin.compare([sums])];
   tiedScores(random, of, twin, given);
   twin.upload();
-  const chosen = [...plan, ...heads, shift, of.listStride, of.unitSums, of.scores, of.lists, of.counts] as const;
-  twin.launch("choose_tokens", chosen, launches.choose(lists));
-  await twin.compare([]);
-  const attended = [of.qkv, ...plan, of.rotations, of.pool, of.lists, of.listStride, ...heads, rotaryDim] as const;
-  const results = [blockTokens, scale, of.maxSplits, of.out, of.partials, of.partialSums, of.arrivals] as const;
-  twin.launch("attend_chosen", [...attended, ...results], launches.attend(lists, of.maxSplits));
+  const chosen = [of.qkv, ...plan, of.rotations, of.pool, ...heads, rotaryDim, blockTokens, of.listStride, scale] as const;
+  const results = [of.unitSums, of.scores, of.lists, of.counts, of.out] as const;
   // Weighted means of V, whose weights have the error of bfloat16 and together are 1.
   const absolute = greatestValue * 2 ** -8;
   const out = { buffer: of.out, type: "bfloat16", relative: bfloat16Step, absolute } as const;
-  words.push(await twin.compare([out], [of.partials, of.partialSums]));
+  for (const count of listBlocks) {
+    for (const buffer of [of.lists, of.out]) twin.memory.uint8(buffer).fill(0xff);
+    twin.upload();
+    twin.launch(choosingKernels[count], [...chosen, ...results], launches.choose(lists, count));
+    words.push(await twin.compare([out]));
+  }
   return words.join(", ");
 }
 

@@ -10,6 +10,8 @@ import { makeChoiceWorkspace, shadowBytesPerBlock } from "../../worker/backend/c
 import {
   allowChoices,
   choiceLaunches,
+  choosingKernels,
+  type ListBlocks,
   scoringKernel,
   shadowLaunch,
 } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
@@ -23,6 +25,7 @@ import { configOf, openRandomModel } from "./models.ts";
 import type { GpuOptions } from "./options.ts";
 import { openTestDevice } from "./options.ts";
 import { assertThat, type Report } from "./report.ts";
+import { allListBlocks } from "./sparse-kernels.ts";
 
 export interface StepShape {
   readonly rows: number;
@@ -91,6 +94,10 @@ export function stepOf({ rows, context, chosen }: StepShape, isSparse: boolean):
   };
 }
 
+/** Half as many thread blocks of a list, and twice as many. */
+const others = (listBlocks: ListBlocks): ListBlocks[] =>
+  allListBlocks.filter((count) => 2 * count === listBlocks || count === 2 * listBlocks);
+
 const sparseOptions = { seats: 16, listTokens: 2_048 + 512, shadowBits: 4, rings: false } as const;
 
 /** The kernels of one layer, each alone and one after the other; floors by the bytes that each has to move. */
@@ -135,24 +142,21 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
     ...([workspace.scores, workspace.unitSums, workspace.counts] as const),
   );
   const { listTokens } = sparseOptions;
-  const choose = device.prepare(
-    "choose_tokens",
-    ...([...plan, ...heads, Math.log2(blockTokens), listTokens] as const),
-    ...([workspace.unitSums, workspace.scores, workspace.lists, workspace.counts] as const),
-  );
-  const attend = device.prepare(
-    "attend_chosen",
-    ...([qkv, ...plan, rotations, pool, workspace.lists, listTokens, ...heads, headDim, blockTokens, scale] as const),
-    ...([workspace.mostParts, out, workspace.partials, workspace.partialSums, workspace.arrivals] as const),
-  );
+  const choosing = [
+    ...([qkv, ...plan, rotations, pool, ...heads, headDim, blockTokens, listTokens, scale] as const),
+    ...([workspace.unitSums, workspace.scores, workspace.lists, workspace.counts, out] as const),
+  ] as const;
   allowChoices(device, headDim);
   const launches = choiceLaunches(headDim, device.multiprocessorCount);
   const lists = shape.rows * kvHeads;
+  const listBlocks = launches.listBlocks(lists);
+  const chooseBy = (count: ListBlocks) => {
+    const choose = device.prepare(choosingKernels[count], ...choosing);
+    return () => choose(launches.choose(lists, count));
+  };
   const put = {
     shadow: () => shadow(shadowLaunch(blockCount * blockTokens, kvHeads, 1)),
     score: () => score(launches.score),
-    choose: () => choose(launches.choose(lists)),
-    attend: () => attend(launches.attend(lists, workspace.mostParts)),
   };
   put.shadow();
   const tokens = shape.rows * shape.context;
@@ -160,17 +164,15 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
   const readBytes = shape.rows * kvHeads * (shape.chosen + forcedTokens.prompt + 80) * 4 * headDim;
   await timer.time("shadows of the whole context", { bytes: tokens * kvHeads * headDim * 3, flop: 0 }, 2, put.shadow);
   await timer.time("score", { bytes: scoreBytes, flop: 0 }, 8, put.score);
-  await timer.time("score, choose", { bytes: scoreBytes, flop: 0 }, 8, () => {
-    put.score();
-    put.choose();
-  });
-  await timer.time("score, choose, attend", { bytes: scoreBytes + readBytes, flop: 0 }, 8, () => {
-    put.score();
-    put.choose();
-    put.attend();
-  });
-  await timer.time("choose", { bytes: tokens * queryHeads * 2, flop: 0 }, 8, put.choose);
-  await timer.time("attend", { bytes: readBytes, flop: 0 }, 8, put.attend);
+  for (const count of [listBlocks, ...others(listBlocks)]) {
+    const choose = chooseBy(count);
+    const of = count === listBlocks ? "" : ` by ${count} thread blocks`;
+    await timer.time(`score, choose and attend${of}`, { bytes: scoreBytes + readBytes, flop: 0 }, 8, () => {
+      put.score();
+      choose();
+    });
+    await timer.time(`choose and attend${of}`, { bytes: readBytes, flop: 0 }, 8, choose);
+  }
   const label = `${shape.rows} x ${shape.context}`;
   return timer.timings.map(
     ({ name, microseconds, floorMicroseconds }) => [`${label} ${name}`, microseconds, floorMicroseconds] as const,

@@ -26,7 +26,7 @@ const effortOptions = hasFastOption && !isLong ? [`${fastOption}=max`] : [];
  * the attention kernels, in those that have clusters or bulk copies, and in a header that they include as all others do.
  * Tiles of other sizes are compiled once.
  */
-const hopperSources = ["sparse/choose_tokens.cu", "sparse/score_shadows.cu"];
+const hopperSources = ["sparse/attend_choice.cu", "sparse/score_shadows.cu"];
 
 function architecturesOf(source: string, headDim: number): readonly string[] {
   if (isLong) return ["80", "89", "90a"];
@@ -52,7 +52,7 @@ const headDims: Readonly<Record<string, readonly number[]>> = {
   "copy_tokens.cu": [128, 256],
   "shadow_keys.cu": [128, 96, 256],
   "score_shadows.cu": [128, 16, 256],
-  "attend_chosen.cu": [128, 80, 256],
+  "attend_choice.cu": [128, 80, 256],
   "attention_packed_wgmma.cu": [128, 80, 64],
   "attention_wgmma.cu": [128, 80, 64],
 };

@@ -15,13 +15,16 @@ constexpr bool kHasClusters = false;
 #define CLUSTER_OF(count)
 #endif
 
-/* All threads of all thread blocks of the cluster come here before one goes on. */
+/* All threads of all kPeers thread blocks of the cluster come here before one goes on. */
+template <int kPeers>
 __device__ __forceinline__ void cluster_sync() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
-#else
-  __syncthreads();
+  if constexpr (kPeers > 1) {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+    return;
+  }
 #endif
+  __syncthreads();
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -36,27 +39,31 @@ __device__ __forceinline__ uint32 peer_address(const void *own, int peer) {
 #endif
 
 /* A word of a thread block's shared memory, by the address of the same word in this one's. */
-__device__ __forceinline__ int peer_word(const int *own, int peer) {
+template <int kPeers>
+__device__ __forceinline__ uint32 peer_word(const void *own, int peer) {
 #if __CUDA_ARCH__ >= 900
-  int word;
-  asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(word) : "r"(peer_address(own, peer)) : "memory");
-  return word;
-#else
-  return *own;
+  if constexpr (kPeers > 1) {
+    uint32 word;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(peer_address(own, peer)) : "memory");
+    return word;
+  }
 #endif
+  return *static_cast<const uint32 *>(own);
 }
 
-__device__ __forceinline__ int4 peer_words(const int4 *own, int peer) {
+template <int kPeers>
+__device__ __forceinline__ float2 peer_pair(const float2 *own, int peer) {
 #if __CUDA_ARCH__ >= 900
-  int4 words;
-  asm volatile("ld.shared::cluster.v4.s32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(peer_address(own, peer))
-               : "memory");
-  return words;
-#else
-  return *own;
+  if constexpr (kPeers > 1) {
+    float2 pair;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.x), "=f"(pair.y)
+                 : "r"(peer_address(own, peer))
+                 : "memory");
+    return pair;
+  }
 #endif
+  return *own;
 }
 
 #endif

@@ -29,8 +29,7 @@ import {
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
 import {
-  emulatedAttendChosen,
-  emulatedChooseTokens,
+  emulatedAttendChoices,
   emulatedScoreShadows,
   emulatedShadowBlocks,
   emulatedShadowSlots,
@@ -307,8 +306,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   shadow_blocks: emulatedShadowBlocks,
   score_shadows: emulatedScoreShadows,
   score_shadows_wide: emulatedScoreShadows,
-  choose_tokens: emulatedChooseTokens,
-  attend_chosen: emulatedAttendChosen,
+  ...emulatedAttendChoices,
   deviations(memory, values, [grid]) {
     const [qkv, bias, kNorm, offset, epsilon, rotations, positions, slots, rowCount] = values;
     const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);

@@ -258,12 +258,30 @@ function rotateRounded(memory: EmulatedMemory, q: Float32Array, table: DeviceBuf
   }
 }
 
-export function emulatedChooseTokens(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
-  const [step, choicePlace] = values;
-  const [queryHeads, kvHeads, blockShift, listStride] = values.slice(2, 6).map(number);
-  const [parts, scores, lists, counts] = values.slice(6);
+/** How many thread blocks of a launch share a list, of each kernel that chooses. */
+export const emulatedAttendChoices = {
+  attend_choice_1: emulatedAttendChoice(1),
+  attend_choice_2: emulatedAttendChoice(2),
+  attend_choice_4: emulatedAttendChoice(4),
+  attend_choice_8: emulatedAttendChoice(8),
+} as const;
+
+function emulatedAttendChoice(listBlocks: number) {
+  return (memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void => {
+    const { entries } = planOf(memory, values[1], values[2]);
+    const kvHeads = number(values[6]);
+    if (listBlocks * entries.length * kvHeads > grid)
+      throw new RangeError(`a grid of ${grid} for ${entries.length} rows`);
+    chooseTokens(memory, values);
+    attendChosen(memory, values);
+  };
+}
+
+function chooseTokens(memory: EmulatedMemory, values: Values): void {
+  const [, step, choicePlace] = values;
+  const [queryHeads, kvHeads, , blockTokens, listStride] = values.slice(5, 10).map(number);
+  const [parts, scores, lists, counts] = values.slice(11);
   const { words, entries } = planOf(memory, step, choicePlace);
-  if (4 * entries.length * kvHeads > grid) throw new RangeError(`a grid of ${grid} for ${entries.length} rows`);
   const group = queryHeads / kvHeads;
   const totals = new BigUint64Array(memory.bytes, buffer(counts).pointer, buffer(counts).byteLength / 8);
   const out = memory.int32(buffer(lists));
@@ -280,7 +298,7 @@ export function emulatedChooseTokens(memory: EmulatedMemory, values: Values, [gr
       chosen.forEach((token, i) => {
         const own = segments.findLast((segment) => segment.number <= token);
         if (own === undefined) throw new RangeError(`token ${token} is in no segment`);
-        const slot = slotOf(words, own.blocks, own.firstToken + token - own.number, 2 ** blockShift);
+        const slot = slotOf(words, own.blocks, own.firstToken + token - own.number, blockTokens);
         out.set([slot, own.offset], 2 * (at + i));
       });
       totals[entry.seat] += 1n;
@@ -317,25 +335,18 @@ function halfBits(x: number): number {
   return new Uint16Array(Float16Array.of(x).buffer)[0];
 }
 
-export function emulatedAttendChosen(
-  memory: EmulatedMemory,
-  values: Values,
-  [gridParts, grid]: readonly number[],
-): void {
-  const [qkv, step, choicePlace, rotations, pool, lists] = values;
-  const [listStride, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, maxSplits] = values
-    .slice(6, 13)
-    .map(number);
+function attendChosen(memory: EmulatedMemory, values: Values): void {
+  const [qkv, step, choicePlace, rotations, pool] = values;
+  const [queryHeads, kvHeads, rotaryDim, blockTokens, listStride, scaleLog2] = values.slice(5, 11).map(number);
+  const lists = values[13];
   const { headDim } = memory;
   const { words, entries } = planOf(memory, step, choicePlace);
-  const [data, out] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[13]))];
+  const [data, out] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[15]))];
   const kv = memory.bfloat16(buffer(pool));
   const place = { kvHeads, headDim, blockTokens };
   const rounded = new Bfloat16Array(new Uint16Array(headDim));
   for (const [index, entry] of entries.entries()) {
     const tokens = entry.take + entry.tailTokens;
-    if (gridParts > maxSplits || (index + 1) * kvHeads > grid)
-      throw new RangeError(`a grid of ${gridParts} by ${grid} for row ${index}, of at most ${maxSplits} parts`);
     for (let head = 0; head < queryHeads; head++) {
       const kvHead = Math.floor((head * kvHeads) / queryHeads);
       const list = memory.int32(buffer(lists)).subarray(2 * (index * kvHeads + kvHead) * listStride);

@@ -60,6 +60,15 @@ const scoring = [
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
+/**
+ * Of all that choose: qkv, step, choicePlace, rotations, pool, queryHeads, kvHeads, rotaryDim, blockTokens, listStride,
+ * scaleLog2, parts, scores, lists, counts, out
+ */
+const choosing = [
+  ...(["ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+] as const;
+
 export const kernelSignatures = {
   // inverseFrequencies, half, firstPosition, positionCount, factor, out
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
@@ -149,14 +158,10 @@ export const kernelSignatures = {
   // qkv, step, choicePlace, rotations, shadows, queryHeads, kvHeads, rotaryDim, blockShift, scaleLog2, scores, parts, counts
   score_shadows: scoring,
   score_shadows_wide: scoring,
-  // step, choicePlace, queryHeads, kvHeads, blockShift, listStride, parts, scores, lists, counts
-  choose_tokens: ["ptr", "ptr", "i32", "i32", "i32", "i32", "ptr", "ptr", "ptr", "ptr"],
-  // qkv, step, choicePlace, rotations, pool, lists, listStride, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2,
-  // maxSplits, out, partials, partialSums, arrivals
-  attend_chosen: [
-    ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
-    ...(["i32", "i32", "i32", "i32", "i32", "f32", "i32", "ptr", "ptr", "ptr", "ptr"] as const),
-  ],
+  attend_choice_1: choosing,
+  attend_choice_2: choosing,
+  attend_choice_4: choosing,
+  attend_choice_8: choosing,
   // qkv, bias, kNorm, then `heads`, out
   deviations: ["ptr", "ptr", "ptr", ...heads, "ptr"],
 } as const satisfies Readonly<Record<string, Signature>>;
@@ -187,6 +192,10 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   pack_blocks: "move_blocks.cu",
   unpack_blocks: "move_blocks.cu",
   score_shadows_wide: "score_shadows.cu",
+  attend_choice_1: "attend_choice.cu",
+  attend_choice_2: "attend_choice.cu",
+  attend_choice_4: "attend_choice.cu",
+  attend_choice_8: "attend_choice.cu",
   shadow_slots: "shadow_keys.cu",
   shadow_blocks: "shadow_keys.cu",
 };

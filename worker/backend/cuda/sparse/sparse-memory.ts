@@ -8,10 +8,6 @@ import type { SparseOptions } from "../../backend.ts";
 import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
 
-/** The fewest tokens that a thread block of attend_chosen.cu has (kLeastPart). */
-const partTokens = 64;
-/** The most tokens of a tail (worker/sparse/sparse-decoding.ts), rounded up. */
-const mostTailTokens = 256;
 /** Segments that rows choose from, for each seat on average; a step with more is refused. */
 const segmentsPerSeat = 1_024;
 /** Query heads that share a KV head, at most (kMaxGroup), and how many of them are scored at a time (kPassHeads). */
@@ -61,43 +57,32 @@ export interface ChoiceWorkspace {
   /** The most places for scores and units of a step, over all rows that choose. */
   readonly scoreTokens: number;
   readonly mostUnits: number;
-  /** Parts that a row's attention has at most. */
-  readonly mostParts: number;
   /** float16 [scoreTokens][kvHeads][scoredHeads], float32 [mostUnits][kvHeads][scoredHeads] (choice_plan.cuh). */
   readonly scores: DeviceBuffer;
   readonly unitSums: DeviceBuffer;
   /** int2 [seats][kvHeads][listTokens]: slots and offsets */
   readonly lists: DeviceBuffer;
-  /** float32 [seats][mostParts][query heads][headDim], and float2 without the last. */
-  readonly partials: DeviceBuffer;
-  readonly partialSums: DeviceBuffer;
-  /** int32 [seats][kvHeads], zero between launches. */
-  readonly arrivals: DeviceBuffer;
   /** uint64 [seats] (choice_counts.cuh) */
   readonly counts: DeviceBuffer;
 }
 
 export function makeChoiceWorkspace(
   device: ComputeDevice,
-  { headCount, kvHeadCount, headDim, contextTokens }: ModelConfig,
+  { headCount, kvHeadCount, contextTokens }: ModelConfig,
   options: SparseOptions,
 ): ChoiceWorkspace {
   const { seats, listTokens } = options;
   const scoreTokens = seats * Math.ceil(contextTokens / 8) * 8;
   const mostUnits = seats * (Math.ceil(contextTokens / unitTokens) + segmentsPerSeat);
-  const mostParts = Math.ceil((listTokens + mostTailTokens) / partTokens);
   const scored = kvHeadCount * scoredHeads(headCount / kvHeadCount);
   const take = (name: string, bytes: number) => device.allocate(name, bytes);
-  const [arrivals, counts] = [take("arrivals of parts", seats * kvHeadCount * 4), take("counts of choices", seats * 8)];
-  device.fill(arrivals, 0);
+  const counts = take("counts of choices", seats * 8);
   device.fill(counts, 0);
   return {
-    ...{ options, scoreTokens, mostUnits, mostParts, arrivals, counts },
+    ...{ options, scoreTokens, mostUnits, counts },
     scores: take("scores of candidates", scoreTokens * scored * 2),
     unitSums: take("sums of scores", mostUnits * scored * 4),
     lists: take("lists of chosen tokens", seats * kvHeadCount * listTokens * 8),
-    partials: take("parts of chosen attention", seats * mostParts * headCount * headDim * 4),
-    partialSums: take("sums of parts", seats * mostParts * headCount * 8),
   };
 }
 

@@ -30,8 +30,15 @@ const bfloat16Bytes = 2;
 const warpsPerBlock = 8;
 const shadowTokens = 8;
 const overlapsPrevious = true;
-/** Thread blocks that share a list (kListBlocks of choose_tokens.cu). */
-const listBlocks = 4;
+/** The kernels that choose, by how many thread blocks share a list. */
+export const choosingKernels = {
+  1: "attend_choice_1",
+  2: "attend_choice_2",
+  4: "attend_choice_4",
+  8: "attend_choice_8",
+} as const;
+export type ListBlocks = keyof typeof choosingKernels;
+const listBlockCounts = [1, 2, 4, 8] as const satisfies readonly ListBlocks[];
 
 /** The kernel that scores for groups of so many query heads. */
 export const scoringKernel = (group: number) => (group > passHeads ? "score_shadows_wide" : "score_shadows");
@@ -41,32 +48,38 @@ export function choiceLaunches(headDim: number, multiprocessorCount: number) {
   const isLong = headDim > 128;
   // Of each of 8 warps a ring of 8 panels and its barriers, and 16 rounded queries (score_shadows.cu).
   const scoring = 8 * (8 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
-  // Of each of 4 warps sums and their scale for 16 query heads, and 8 rows of q (attend_chosen.cu).
-  const attending = 4 * (16 * (4 * headDim + 8) + 8 * 2 * (headDim + 8));
-  const shared = { score_shadows: scoring, score_shadows_wide: scoring, attend_chosen: attending } as const;
+  // Counters of ranks, or of each of 4 warps sums and their scale for 16 query heads; 8192 ranks and 2048 tokens of a
+  // list, or such sums of the thread block; of each warp 8 rows of q (attend_choice.cu).
+  const sums = 16 * (4 * headDim + 8);
+  const list = 2 * (8_192 + 2_048) + 4 * (128 + 16 + 8 + 5);
+  const choosing = Math.max(2 ** 16, 4 * sums) + alignedBytes(Math.max(list, sums)) + 4 * 8 * 2 * (headDim + 8);
+  const shared = { scoring, choosing } as const;
   const blocks = (isLong ? 1 : 2) * multiprocessorCount;
   return {
     shared,
     score: {
       grid: [blocks],
       blockThreads: 256,
-      sharedBytes: shared.score_shadows,
+      sharedBytes: scoring,
       overlapsPrevious,
     } as const,
-    choose: (lists: number) => ({ grid: [lists * listBlocks], blockThreads: 512, overlapsPrevious }) as const,
-    /** As many parts as run at the same time. */
-    attend: (lists: number, mostParts: number) => {
-      const grid = [Math.min(mostParts, Math.max(1, Math.floor(blocks / lists))), lists] as const;
-      return { grid, blockThreads: 128, sharedBytes: shared.attend_chosen, overlapsPrevious } as const;
+    /** How many thread blocks a list has: as few as end soonest, of those that run at the same time. */
+    listBlocks: (lists: number): ListBlocks => {
+      const turns = (count: number): number => Math.ceil((lists * count) / blocks) / count;
+      return listBlockCounts.reduce<ListBlocks>((best, count) => (turns(count) < turns(best) ? count : best), 1);
     },
+    choose: (lists: number, listBlocks: ListBlocks) =>
+      ({ grid: [lists * listBlocks], blockThreads: 128, sharedBytes: choosing, overlapsPrevious }) as const,
   };
 }
+
+const alignedBytes = (bytes: number): number => Math.ceil(bytes / 16) * 16;
 
 /** Allows these kernels the shared memory that they are launched with. */
 export function allowChoices(device: ComputeDevice, headDim: number): void {
   const { shared } = choiceLaunches(headDim, device.multiprocessorCount);
-  for (const name of ["score_shadows", "score_shadows_wide", "attend_chosen"] as const)
-    device.allowSharedBytes(name, shared[name]);
+  for (const name of ["score_shadows", "score_shadows_wide"] as const) device.allowSharedBytes(name, shared.scoring);
+  for (const name of Object.values(choosingKernels)) device.allowSharedBytes(name, shared.choosing);
 }
 
 /** Launches of shadow_keys.cu. */
@@ -116,7 +129,7 @@ export function chooseOps(
 ): Op[] {
   const { device, config, blockTokens, workspace, shadows, qkv, attended } = parts;
   const { headCount, kvHeadCount, rope, softmaxScale } = config;
-  const { scores, unitSums, lists: chosen, counts, partials, partialSums, arrivals } = workspace;
+  const { scores, unitSums, lists: chosen, counts } = workspace;
   const { listTokens, seats } = workspace.options;
   const plan = [lists.buffer, lists.choicePlace] as const;
   const heads = [headCount, kvHeadCount] as const;
@@ -128,23 +141,21 @@ export function chooseOps(
     ...([qkv, ...plan, rotations, shadows.layer(layer), ...heads, rotaryDim, blockShift, scaleLog2] as const),
     ...([scores, unitSums, layer === 0 ? counts : null] as const),
   );
-  const choose = device.prepare(
-    "choose_tokens",
-    ...([...plan, ...heads, blockShift, listTokens, unitSums, scores, chosen, counts] as const),
-  );
-  const attend = device.prepare(
-    "attend_chosen",
-    ...([qkv, ...plan, rotations, kv, chosen, listTokens, ...heads, rotaryDim, blockTokens, scaleLog2] as const),
-    ...([workspace.mostParts, attended, partials, partialSums, arrivals] as const),
-  );
+  const choosing = [
+    ...([qkv, ...plan, rotations, kv, ...heads, rotaryDim, blockTokens, listTokens, scaleLog2] as const),
+    ...([unitSums, scores, chosen, counts, attended] as const),
+  ] as const;
+  const prepared = (count: ListBlocks) => device.prepare(choosingKernels[count], ...choosing);
+  const choose = { 1: prepared(1), 2: prepared(2), 4: prepared(4), 8: prepared(8) } as const;
   const launches = choiceLaunches(config.headDim, device.multiprocessorCount);
   const listsOf = (choices: number): number => Math.min(choices, seats) * kvHeadCount;
   return [
     ({ choices }) => {
       if (choices === 0) return;
+      const listCount = listsOf(choices);
+      const listBlocks = launches.listBlocks(listCount);
       score(launches.score);
-      choose(launches.choose(listsOf(choices)));
-      attend(launches.attend(listsOf(choices), workspace.mostParts));
+      choose[listBlocks](launches.choose(listCount, listBlocks));
     },
   ];
 }

@@ -1,29 +1,25 @@
 /*
- * Attention of the rows that choose: over the tokens of their lists (choose_tokens.cu), where they stand in the pool, and
- * over their tails. K is stored rotated by its own chain's position, so q is rotated once for each offset that a stretch of
- * the list has, and rounded to bf16.
- *
- *   out [rows][queryHeads][HEAD_DIM] bf16; partials float32 [entries][maxSplits][queryHeads][HEAD_DIM] and partialSums
- *   float2 [entries][maxSplits][queryHeads]: the greatest score of a part in log2 units, and the sum of 2^(score - that)
- *   arrivals [entries][kvHeads]: 0 between launches
+ * Attention over the tokens of a list (chosen_list.cuh), where they stand in the pool, and over a row's tail. K is stored
+ * rotated by its own chain's position, so q is rotated once for each offset that a stretch of the list has, and rounded to
+ * bf16.
  *
  * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A thread block has a part
  * of a list, and each of its warps every fourth tile of 16 tokens, whose K and V its lanes load straight into the registers
  * that the matrix instructions take them from: of K the dimensions, and of V the tokens and dimensions, in an order of
  * their own that q, the weights and the results follow. The K of the next tile is asked for once this one's is multiplied,
  * and so is its V: two thread blocks of a multiprocessor have the registers for it. No warp waits for another until their
- * sums are added. The thread block
- * of an entry and KV head that comes last adds the parts up, in their order.
- *
- * Grid: (parts, at most maxSplits, rows that choose at most * kvHeads) of 128 threads; a part has at least kLeastPart tokens.
- * Oracle: test/backend/cuda/emulated-sparse.ts.
+ * sums are added.
  */
+#ifndef SPANGATE_CHOSEN_TILES_CUH
+#define SPANGATE_CHOSEN_TILES_CUH
+
 #include "choice_plan.cuh"
 #include "heads.cuh"
 #include "mma.cuh"
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
-constexpr int kTileTokens = 16, kTiles = kTileTokens / 8, kLeastPart = kWarps * kTileTokens;
+/* Warps that share a part of a list, and threads of them. */
+constexpr int kTileWarps = 4, kTileThreads = 32 * kTileWarps;
+constexpr int kTileTokens = 16, kTiles = kTileTokens / 8;
 /* Query heads that are worked on at a time: half the rows of a matrix instruction, of which the others are zeros. */
 constexpr int kHeads = 8;
 /* Of K a lane t = lane % 4 has eight dimensions 32 c + 8 t on, of each chunk c. Heads of other sizes choose nothing. */
@@ -36,11 +32,22 @@ constexpr int kColumns = kRun * kRuns;
 /* A row of q is padded by 16 bytes to an odd number of 16-byte vectors. */
 constexpr int kStride = HEAD_DIM + 8;
 
-struct Part {
-  float sums[kWarps][kMaxGroup][HEAD_DIM];
-  float2 totals[kWarps][kMaxGroup];
-  bf16 queries[kWarps][kHeads][kStride];
+/* What warps have summed up: weighted V, and of each row of q the greatest score and the sum of its weights. */
+struct WarpSums {
+  float sums[kTileWarps][kMaxGroup][HEAD_DIM];
+  float2 totals[kTileWarps][kMaxGroup];
 };
+
+/* The same of a thread block. */
+struct PartSums {
+  float2 sums[kMaxGroup][HEAD_DIM / 2];
+  float2 totals[kMaxGroup];
+};
+
+/* q of a warp, rotated. */
+typedef bf16 RotatedQueries[kHeads][kStride];
+/* An offset that no segment has. */
+constexpr int kNoOffset = 1 << 30;
 
 /* Of a row of q, the greatest score in log2 units, and the sum of 2^(score - that). */
 struct Softmax {
@@ -127,9 +134,11 @@ struct Heads {
   int position, rotaryDim;
 };
 
-/* A warp writes q [kHeads][kStride], rotated by a row of rotations; zeros for heads that there are not. */
-__device__ __forceinline__ void rotate_queries(bf16 *queries, const Heads &heads, const float2 *row) {
+/* A warp rotates q for tokens whose segment has this offset; zeros for heads that there are not. */
+__device__ __forceinline__ void rotate_queries(RotatedQueries &queries, const Heads &heads, int offset) {
   const int lane = threadIdx.x & 31, half = heads.rotaryDim / 2;
+  const float2 *row = heads.rotations + (long long)(heads.position - offset) * half;
+  __syncwarp(); /* no lane reads those before any more */
   for (int d = lane; d < half; d += 32) {
     const float2 turn = row[d];
 #pragma unroll
@@ -139,26 +148,24 @@ __device__ __forceinline__ void rotate_queries(bf16 *queries, const Heads &heads
       const float first = __fsub_rn(__fmul_rn(x, turn.x), __fmul_rn(y, turn.y));
       const float second = __fadd_rn(__fmul_rn(y, turn.x), __fmul_rn(x, turn.y));
       const uint32 both = pack_bf16(first, second);
-      queries[h * kStride + d] = bf16(both & 0xffff), queries[h * kStride + d + half] = bf16(both >> 16);
+      queries[h][d] = bf16(both & 0xffff), queries[h][d + half] = bf16(both >> 16);
     }
   }
   for (int d = 2 * half + lane; d < HEAD_DIM; d += 32) {
 #pragma unroll
-    for (int h = 0; h < kHeads; h++) queries[h * kStride + d] = h < heads.count ? heads.q[h * HEAD_DIM + d] : bf16(0);
+    for (int h = 0; h < kHeads; h++) queries[h][d] = h < heads.count ? heads.q[h * HEAD_DIM + d] : bf16(0);
   }
+  __syncwarp();
 }
 
 /* q of head g, in the order of Keys. */
 struct Query {
   uint4 words[kChunks];
 
-  /* Rotated for tokens whose segment has this offset. */
-  __device__ __forceinline__ void load(const Heads &heads, int offset, bf16 *queries) {
+  /* As they were rotated. */
+  __device__ __forceinline__ void load(const RotatedQueries &queries) {
     const int lane = threadIdx.x & 31;
-    __syncwarp();
-    rotate_queries(queries, heads, heads.rotations + (long long)(heads.position - offset) * (heads.rotaryDim / 2));
-    __syncwarp();
-    const bf16 *own = queries + lane / 4 * kStride + 8 * (lane % 4);
+    const bf16 *own = queries[lane / 4] + 8 * (lane % 4);
 #pragma unroll
     for (int c = 0; c < kChunks; c++) words[c] = *reinterpret_cast<const uint4 *>(own + 32 * c);
   }
@@ -195,7 +202,7 @@ __device__ __forceinline__ void multiply_keys(const Query &query, const Keys &ke
  * what q was rotated for.
  */
 __device__ __forceinline__ void score_tile(const Token &token, int count, const Heads &heads, const Keys &keys, int &offset,
-                                           bf16 *queries, Query &query, Scores &scores) {
+                                           RotatedQueries &queries, Query &query, Scores &scores) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int n = 0; n < kTiles; n++) {
@@ -205,7 +212,10 @@ __device__ __forceinline__ void score_tile(const Token &token, int count, const 
   for (uint32 left = count < kTileTokens ? (1u << count) - 1 : (1u << kTileTokens) - 1; left != 0;) {
     const int own = __shfl_sync(kAllLanes, token.offset, __ffs(left) - 1);
     const uint32 same = __ballot_sync(kAllLanes, token.offset == own) & left;
-    if (own != offset) query.load(heads, own, queries), offset = own;
+    if (own != offset) {
+      rotate_queries(queries, heads, own);
+      query.load(queries), offset = own;
+    }
     Scores products;
     multiply_keys(query, keys, products);
 #pragma unroll
@@ -264,29 +274,33 @@ __device__ __forceinline__ void multiply_values(const Scores &weights, const Val
   }
 }
 
-/* The tiles of a warp, and its sums. */
-__device__ __forceinline__ void add_tiles(Part &part, const Source &from, int first, const Heads &heads, float scaleLog2) {
-  constexpr int kStep = kWarps * kTileTokens;
+/*
+ * The tiles of a warp from number `first` of the part on, and its sums. `offset` is what `queries` were rotated for, or
+ * kNoOffset.
+ */
+__device__ __forceinline__ void add_tiles(WarpSums &part, const Source &from, int first, const Heads &heads, int offset,
+                                          float scaleLog2, RotatedQueries &queries) {
+  constexpr int kTilesStep = kTileWarps * kTileTokens;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   float sums[kColumns][2] = {};
   Softmax softmax = {-infinity(), 0};
   first += warp * kTileTokens;
   if (first < from.end) {
-    int offset = 1 << 30; /* of nothing */
     Query query;
     Keys keys;
     Values values;
-    Token token = token_of(from, first), next = token_of(from, first + kStep);
+    Token token = token_of(from, first), next = token_of(from, first + kTilesStep);
     keys.load(from, token);
     values.load(from, token);
-    for (; first < from.end; first += kStep) {
+    query.load(queries);
+    for (; first < from.end; first += kTilesStep) {
       Scores scores;
-      score_tile(token, from.end - first, heads, keys, offset, part.queries[warp][0], query, scores);
+      score_tile(token, from.end - first, heads, keys, offset, queries, query, scores);
       keys.load(from, next); /* behind the part it is the last token's again */
       const float factor = weigh(scores, scaleLog2, softmax);
       multiply_values(scores, values, factor, sums);
       values.load(from, next);
-      token = next, next = token_of(from, first + 2 * kStep);
+      token = next, next = token_of(from, first + 2 * kTilesStep);
     }
   }
   softmax.total += __shfl_xor_sync(kAllLanes, softmax.total, 1);
@@ -302,94 +316,32 @@ __device__ __forceinline__ void add_tiles(Part &part, const Source &from, int fi
   }
 }
 
-/* Numbers i and i + 1 of the part's sums over its warps, and the head's greatest score and total. */
-__device__ __forceinline__ float2 merge_warps(const Part &part, int i, float2 &total) {
-  const int head = i / HEAD_DIM;
-  float greatest = -infinity(), all = 0;
-  float2 sum = make_float2(0, 0);
-#pragma unroll
-  for (int w = 0; w < kWarps; w++) greatest = fmaxf(greatest, part.totals[w][head].x);
-#pragma unroll
-  for (int w = 0; w < kWarps; w++) {
-    const float2 own = part.totals[w][head];
-    const float *values = part.sums[w][head] + i % HEAD_DIM;
-    const float weight = exp2_fast(own.x - greatest);
-    sum.x += weight * values[0], sum.y += weight * values[1], all += weight * own.y;
-  }
-  total = make_float2(greatest, all);
-  return sum;
-}
+/* Adds numbers that belong to sums of powers in different units; nothing where there was no token. */
+struct Merging {
+  float greatest;
+  float2 sum;
+  float total;
 
-/* Whether this thread block is the last of `splits` that come here. */
-__device__ __forceinline__ bool is_last(int *arrivals, int splits) {
-  __shared__ bool isLast;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    isLast = atomicAdd(arrivals, 1) == splits - 1;
-    if (isLast) *arrivals = 0;
-    __threadfence();
+  __device__ __forceinline__ void add(float2 own, float2 values) {
+    const float weight = own.x == -infinity() ? 0.0f : exp2_fast(own.x - greatest);
+    sum.x += weight * values.x, sum.y += weight * values.y, total += weight * own.y;
   }
-  __syncthreads();
-  return isLast;
-}
+};
 
-/* Adds up the parts of `group` query heads, `stride` heads from one part to the next. */
-__device__ __forceinline__ void merge_parts(const float *partials, const float2 *partialSums, int stride, int splits,
-                                            int group, bf16 *out) {
-  for (int i = 2 * threadIdx.x; i < group * HEAD_DIM; i += 2 * kThreads) {
-    const int head = i / HEAD_DIM;
-    float greatest = -infinity(), sum = 0, x = 0, y = 0;
-#pragma unroll 8
-    for (int s = 0; s < splits; s++) greatest = fmaxf(greatest, __ldcg(partialSums + s * stride + head).x);
-#pragma unroll 8
-    for (int s = 0; s < splits; s++) {
-      const float2 own = __ldcg(partialSums + s * stride + head);
-      const float2 values = __ldcg(reinterpret_cast<const float2 *>(partials + size_t(s) * stride * HEAD_DIM + i));
-      const float weight = exp2_fast(own.x - greatest);
-      sum += weight * own.y, x += weight * values.x, y += weight * values.y;
+/* Adds up what the warps of a thread block have of `group` query heads. */
+__device__ __forceinline__ void merge_warps(const WarpSums &part, int group, PartSums &merged) {
+  for (int i = threadIdx.x; i < group * (HEAD_DIM / 2); i += kTileThreads) {
+    const int head = i / (HEAD_DIM / 2), pair = i % (HEAD_DIM / 2);
+    Merging all = {-infinity(), make_float2(0, 0), 0};
+#pragma unroll
+    for (int w = 0; w < kTileWarps; w++) all.greatest = fmaxf(all.greatest, part.totals[w][head].x);
+#pragma unroll
+    for (int w = 0; w < kTileWarps; w++) {
+      all.add(part.totals[w][head], reinterpret_cast<const float2 *>(part.sums[w][head])[pair]);
     }
-    *reinterpret_cast<uint32 *>(out + i) = pack_bf16(x / sum, y / sum);
+    merged.sums[head][pair] = all.sum;
+    if (pair == 0) merged.totals[head] = make_float2(all.greatest, all.total);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 1 : 2)
-attend_chosen(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations, const bf16 *pool,
-              const int2 *lists, int listStride, int queryHeads, int kvHeads, int rotaryDim, int blockTokens,
-              float scaleLog2, int maxSplits, bf16 *out, float *partials, float2 *partialSums, int *arrivals) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  Part &part = *reinterpret_cast<Part *>(shared);
-  let_next_begin();
-  require_shared_memory(sizeof(Part));
-  const ChoicePlan plan = choice_plan(step, choicePlace);
-  const int index = blockIdx.y / kvHeads, kvHead = blockIdx.y % kvHeads, group = queryHeads / kvHeads;
-  if (index >= plan.entryCount) {
-    wait_for_previous();
-    return;
-  }
-  const ChoiceEntry entry = plan.entries[index];
-  wait_for_previous();
-  /* Whole tiles; no thread block has more than the first. */
-  const int tokens = entry.take + entry.tailTokens, even = (tokens + gridDim.x - 1) / gridDim.x;
-  const int partTokens = max(kLeastPart, (even + kTileTokens - 1) / kTileTokens * kTileTokens);
-  const int splits = (tokens + partTokens - 1) / partTokens, first = blockIdx.x * partTokens;
-  if (first >= tokens) return;
-  const Source source = {plan,    entry,   lists + size_t(blockIdx.y) * listStride, pool, kvHead,
-                         kvHeads, 31 - __clz(blockTokens), min(tokens, first + partTokens)};
-  const bf16 *q = qkv + (size_t(entry.row) * (queryHeads + 2 * kvHeads) + kvHead * group) * HEAD_DIM;
-  for (int head = 0; head < group; head += kHeads) {
-    const Heads heads = {q + head * HEAD_DIM, head, min(kHeads, group - head), rotations, entry.position, rotaryDim};
-    add_tiles(part, source, first, heads, scaleLog2);
-  }
-  __syncthreads();
-  const size_t at = (size_t(index) * maxSplits + blockIdx.x) * queryHeads + kvHead * group;
-  for (int i = 2 * threadIdx.x; i < group * HEAD_DIM; i += 2 * kThreads) {
-    float2 total;
-    *reinterpret_cast<float2 *>(partials + at * HEAD_DIM + i) = merge_warps(part, i, total);
-    if (i % HEAD_DIM == 0) partialSums[at + i / HEAD_DIM] = total;
-  }
-  if (!is_last(arrivals + blockIdx.y, splits)) return;
-  const size_t parts = size_t(index) * maxSplits * queryHeads + kvHead * group;
-  bf16 *to = out + (size_t(entry.row) * queryHeads + kvHead * group) * HEAD_DIM;
-  merge_parts(partials + parts * HEAD_DIM, partialSums + parts, queryHeads, splits, group, to);
-}
+#endif
