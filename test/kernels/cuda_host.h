@@ -268,6 +268,8 @@ static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); re
 static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+static inline int __popcll(uint64_t x) { return __builtin_popcountll(x); }
+static inline int __ffsll(uint64_t x) { return __builtin_ffsll(int64_t(x)); }
 static inline void __trap() { abort(); }
 static inline uint32_t __cvta_generic_to_shared(const void *p) { return host::address_of(p); }
 static inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }

@@ -22,9 +22,9 @@
 #include "cluster.cuh"
 #include "shadow.cuh"
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 /* Ranks end at one more than the bits of the greatest finite float16; a thread has a group of them. */
-constexpr int kGroupRanks = 256, kBinWords = kThreads * kGroupRanks / 2;
+constexpr int kGroupRanks = 128, kBinWords = kThreads * kGroupRanks / 2;
 /* Of a thread block, so that no counter overflows. */
 constexpr int kMostCandidates = 0xffff;
 /* Behind the last candidate. */
@@ -33,20 +33,26 @@ constexpr uint32 kNoRank = 0x7fff;
 constexpr float kLeastSum = -1e30f;
 /* Pairs of tokens whose scores a thread has under way, and how far it is from one to the next. */
 constexpr int kAhead = 16, kStep = 2 * kThreads;
-/* Tokens of a thread block whose ranks it keeps; those of others are made again where they are needed. */
-constexpr int kKeptRanks = 8192;
-/* Tokens in a row that a lane goes through at a time. */
-constexpr int kLane = 8;
+/* Ranks of kVector tokens are a vector; a thread goes through kRow tokens in a row at a time. */
+constexpr int kVector = 8, kRow = 64;
 /* Tokens of the list that are looked up at a time. */
 constexpr int kStaged = 2048;
 
 struct ListShared {
-  uint4 ranks[kKeptRanks / kLane];
   unsigned short staged[kStaged];
   int groups[kThreads]; /* counts of ranks */
   float sums[kMaxGroup];
   int scratch[2][kWarps];
   int found[5];
+};
+
+/* Ranks of the first `count` tokens of a thread block; those of others are made again where they are needed. */
+struct KeptRanks {
+  uint4 *vectors;
+  int count; /* a multiple of kRow */
+
+  /* The vectors of a row and those of its neighbours' rows that threads read at the same time are in other banks. */
+  __device__ __forceinline__ uint4 &vector(int index) const { return vectors[index ^ (index / (kRow / kVector) % 8)]; }
 };
 
 /* What a thread block has of a list's candidates: `count` of them from number `first` on, and their scores. */
@@ -60,7 +66,7 @@ struct Slice {
 template <int kPeers>
 __device__ __forceinline__ Slice slice_of(const ChoiceEntry &entry, int peer, int kvHead, int kvHeads, int group,
                                           const unsigned short *scores) {
-  const int each = ((entry.candidates + kPeers - 1) / kPeers + kLane - 1) / kLane * kLane;
+  const int each = ((entry.candidates + kPeers - 1) / kPeers + kVector - 1) / kVector * kVector;
   Slice slice;
   slice.first = min(peer * each, entry.candidates), slice.count = min(each, entry.candidates - slice.first);
   slice.passes = passes_of(group), slice.passStride = size_t(entry.scoreStride) * kPassHeads;
@@ -154,9 +160,9 @@ __device__ __forceinline__ void count_rank(uint32 (&bins)[kBinWords], uint32 ran
 }
 
 /* Ranks all tokens of the slice, and counts them. `next`: the scores of the thread's first ones. */
-__device__ __forceinline__ void rank_tokens(const Slice &slice, Scores2 &next, ListShared &shared,
-                                            uint32 (&bins)[kBinWords]) {
-  const int padded = (slice.count + kLane - 1) / kLane * kLane;
+__device__ __forceinline__ void rank_tokens(const Slice &slice, Scores2 &next, const ListShared &shared,
+                                            const KeptRanks &kept, uint32 (&bins)[kBinWords]) {
+  const int padded = (slice.count + kVector - 1) / kVector * kVector;
   for (int base = 2 * threadIdx.x; base < padded; base += kAhead * kStep) {
     Scores2 own = next;
     if (base + kAhead * kStep < padded) next.load(slice, 0, base + kAhead * kStep);
@@ -176,18 +182,18 @@ __device__ __forceinline__ void rank_tokens(const Slice &slice, Scores2 &next, L
       const int first = base + a * kStep;
       if (first >= padded) break;
       const uint32 ranks = rank_pair(slice, first, best[a]);
-      if (first < kKeptRanks) reinterpret_cast<uint32 *>(shared.ranks)[first / 2] = ranks;
+      if (first < kept.count) reinterpret_cast<uint32 *>(&kept.vector(first / kVector))[first % kVector / 2] = ranks;
       count_rank(bins, ranks & 0xffff), count_rank(bins, ranks >> 16);
     }
   }
 }
 
-/* Ranks of kLane tokens from `first` on, once all were ranked. */
-__device__ __forceinline__ uint4 ranks_of(const Slice &slice, const ListShared &shared, int first) {
-  if (first < kKeptRanks) return shared.ranks[first / kLane];
-  uint32 words[kLane / 2];
+/* Ranks of kVector tokens from `first` on, once all were ranked. */
+__device__ __forceinline__ uint4 ranks_of(const Slice &slice, const ListShared &shared, const KeptRanks &kept, int first) {
+  if (first < kept.count) return kept.vector(first / kVector);
+  uint32 words[kVector / 2];
 #pragma unroll
-  for (int pair = 0; pair < kLane / 2; pair++) {
+  for (int pair = 0; pair < kVector / 2; pair++) {
     const int token = min(first + 2 * pair, (slice.count - 1) & ~1);
     float best[2] = {-infinity(), -infinity()};
     for (int pass = 0; pass < slice.passes; pass++) {
@@ -235,7 +241,7 @@ __device__ __forceinline__ Limit find_limit(int take, int peer, const uint32 (&b
   int counts[2] = {}, befores[2] = {};
 #pragma unroll
   for (int p = 0; p < kPeers; p++) {
-    const uint32 pair = peer_word<kPeers>(bins + group * (kGroupRanks / 2) + thread, p);
+    const uint32 pair = thread < kGroupRanks / 2 ? peer_word<kPeers>(bins + group * (kGroupRanks / 2) + thread, p) : 0;
     counts[0] += int(pair & 0xffff), counts[1] += int(pair >> 16);
     if (p < peer) befores[0] += int(pair & 0xffff), befores[1] += int(pair >> 16);
   }
@@ -276,96 +282,83 @@ __device__ __forceinline__ int2 place_of(const ChoicePlan &plan, const ChoiceEnt
   return make_int2((place.block << blockShift) + place.token, own.offset);
 }
 
-/* Tokens [first, first + kLane) of a slice: which are below the limit, and which at it, as bits. */
+/* Tokens [first, first + kRow) of a slice: which are below the limit, and which at it, as bits. */
 struct Taken {
-  uint32 below, equal;
+  uint64 below, equal;
 };
 
-__device__ __forceinline__ Taken taken_of(const Slice &slice, const ListShared &shared, int first, int limit) {
-  if (first >= slice.count) return {0, 0};
-  const uint4 ranks = ranks_of(slice, shared, first);
-  const uint32 words[kLane / 2] = {ranks.x, ranks.y, ranks.z, ranks.w};
+__device__ __forceinline__ Taken taken_of(const Slice &slice, const ListShared &shared, const KeptRanks &kept, int first,
+                                          int limit) {
   /* Of two ranks at once, whose bit 15 is left where the rank is not above the limit: ranks and limits have 15 bits. */
   const uint32 atMost = 0x80008000u + uint32(limit) * 0x10001u, below = atMost - 0x10001u;
-  uint32 pairs[2] = {0, 0};
+  Taken taken = {0, 0};
 #pragma unroll
-  for (int pair = 0; pair < kLane / 2; pair++) {
-    pairs[0] |= ((below - words[pair]) >> 15 & 0x10001u) << 2 * pair;
-    pairs[1] |= ((atMost - words[pair]) >> 15 & 0x10001u) << 2 * pair;
+  for (int vector = 0; vector < kRow / kVector; vector++) {
+    if (first + vector * kVector >= slice.count) break;
+    const uint4 ranks = ranks_of(slice, shared, kept, first + vector * kVector);
+    const uint32 words[kVector / 2] = {ranks.x, ranks.y, ranks.z, ranks.w};
+    uint32 pairs[2] = {0, 0};
+#pragma unroll
+    for (int pair = 0; pair < kVector / 2; pair++) {
+      pairs[0] |= ((below - words[pair]) >> 15 & 0x10001u) << 2 * pair;
+      pairs[1] |= ((atMost - words[pair]) >> 15 & 0x10001u) << 2 * pair;
+    }
+    const uint32 isBelow = (pairs[0] | pairs[0] >> 15) & 0xff, isAtMost = (pairs[1] | pairs[1] >> 15) & 0xff;
+    taken.below |= uint64(isBelow) << kVector * vector;
+    taken.equal |= uint64(isAtMost & ~isBelow) << kVector * vector;
   }
-  const uint32 mask = (1u << kLane) - 1;
-  const uint32 isBelow = (pairs[0] | pairs[0] >> 15) & mask, isAtMost = (pairs[1] | pairs[1] >> 15) & mask;
-  return {isBelow, isAtMost & ~isBelow};
+  return taken;
 }
 
-__device__ __forceinline__ int upper_half(int both) { return int(uint32(both) >> 16); }
+/* How many stand before some tokens, in the list or among those at the limit. */
+struct Before {
+  int taken, equal;
 
-/* Tokens that are below the limit in the lower half, and those at it in the upper one. */
-__device__ __forceinline__ int count_taken(const Taken &taken) {
-  return __popc(taken.below) | int(uint32(__popc(taken.equal)) << 16);
-}
-
-/* What a warp goes through: `end` is not above the slice's count. */
-struct Stretch {
-  int first, end;
+  /* The place in the list of a token at the limit, or behind these. */
+  __device__ __forceinline__ int place(const Limit &limit) const { return taken + min(equal, limit.equal); }
 };
 
-__device__ __forceinline__ Stretch stretch_of(const Slice &slice) {
-  constexpr int kTile = 32 * kLane;
-  const int each = ((slice.count + kWarps - 1) / kWarps + kTile - 1) / kTile * kTile, warp = threadIdx.x >> 5;
-  return {warp * each, min((warp + 1) * each, slice.count)};
-}
-
-/* Puts those of a warp's tokens into `staged` whose places in the list are in [window, window + kStaged). */
-__device__ __forceinline__ void stage_tokens(const Slice &slice, const Limit &limit, int taken, int same, int window,
-                                             ListShared &shared) {
-  const int lane = threadIdx.x & 31;
-  const Stretch stretch = stretch_of(slice);
-  for (int tile = stretch.first; tile < stretch.end; tile += 32 * kLane) {
-    const int first = tile + lane * kLane;
-    const Taken own = taken_of(slice, shared, first, limit.rank);
-    int sum = count_taken(own);
-#pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-      const int other = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += other;
-    }
-    const int before = sum - count_taken(own), all = __shfl_sync(kAllLanes, sum, 31);
-    int below = taken + (before & 0xffff), equal = same + upper_half(before);
-    for (uint32 bits = own.below | own.equal; bits != 0; bits &= bits - 1) {
-      const int i = __ffs(bits) - 1;
-      const bool isEqual = own.equal >> i & 1;
-      const int at = below + min(equal, limit.equal) - window;
-      if ((!isEqual || equal < limit.equal) && at >= 0 && at < kStaged) shared.staged[at] = first + i;
-      below += !isEqual, equal += isEqual;
-    }
-    taken += all & 0xffff, same += upper_half(all);
+/* Puts those of a thread's tokens into `staged` whose places in the list are in [window, window + kStaged). */
+__device__ __forceinline__ void stage_tokens(const Taken &own, Before before, const Limit &limit, int first, int window,
+                                             unsigned short *staged) {
+  for (uint64 bits = own.below | own.equal; bits != 0; bits &= bits - 1) {
+    const int i = __ffsll(bits) - 1, at = before.place(limit) - window;
+    const bool isEqual = own.equal >> i & 1;
+    if ((!isEqual || before.equal < limit.equal) && at >= 0 && at < kStaged) staged[at] = first + i;
+    before.taken += !isEqual, before.equal += isEqual;
   }
 }
 
-/* The slice's tokens below the limit and those at it that the list has, in order. */
+/*
+ * The slice's tokens below the limit and those at it that the list has, in order. Who reads them is told where each is:
+ * use(place).
+ */
+template <class Use>
 __device__ __forceinline__ void fill_list(const ChoicePlan &plan, const ChoiceEntry &entry, const ChoiceSegment &segment,
                                           const Slice &slice, const Limit &limit, int blockShift, ListShared &shared,
-                                          int2 *list) {
-  const int lane = threadIdx.x & 31;
-  const Stretch stretch = stretch_of(slice);
-  int own = 0, total;
-  for (int tile = stretch.first; tile < stretch.end; tile += 32 * kLane) {
-    own += count_taken(taken_of(slice, shared, tile + lane * kLane, limit.rank));
-  }
-  /* A thread has what stands before it; of its warp the first lane's is that of all. */
-  const int before = __shfl_sync(kAllLanes, scan_before(own, shared.scratch[1], total), 0);
-  const int taken = limit.takenBefore + (before & 0xffff), same = limit.equalBefore + upper_half(before);
-  const int start = limit.takenBefore + min(limit.equalBefore, limit.equal);
-  const int end = limit.takenBefore + (total & 0xffff) + min(limit.equalBefore + upper_half(total), limit.equal);
-  for (int window = start; window < end; window += kStaged) {
-    stage_tokens(slice, limit, taken, same, window, shared);
-    __syncthreads();
-    const int count = min(kStaged, end - window);
+                                          const KeptRanks &kept, int2 *list, const Use &use) {
+  Before tile = {limit.takenBefore, limit.equalBefore};
+  for (int start = 0; start < slice.count; start += kThreads * kRow) {
+    const int first = start + threadIdx.x * kRow;
+    const Taken own = taken_of(slice, shared, kept, first, limit.rank);
+    /* At most kThreads kRow in each half of a word. */
+    int total;
+    const int both = scan_before(__popcll(own.below) | __popcll(own.equal) << 16, shared.scratch[1], total);
+    const Before before = {tile.taken + (both & 0xffff), tile.equal + (both >> 16)};
+    const Before behind = {tile.taken + (total & 0xffff), tile.equal + (total >> 16)};
+    for (int window = tile.place(limit); window < behind.place(limit); window += kStaged) {
+      stage_tokens(own, before, limit, first, window, shared.staged);
+      __syncthreads();
+      const int count = min(kStaged, behind.place(limit) - window);
 #pragma unroll 4
-    for (int i = threadIdx.x; i < count; i += kThreads) {
-      list[window + i] = place_of(plan, entry, segment, slice.first + shared.staged[i], blockShift);
+      for (int i = threadIdx.x; i < count; i += kThreads) {
+        const int2 place = place_of(plan, entry, segment, slice.first + shared.staged[i], blockShift);
+        list[window + i] = place;
+        use(place);
+      }
+      __syncthreads();
     }
+    tile = behind;
     __syncthreads();
   }
 }

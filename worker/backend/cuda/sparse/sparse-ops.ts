@@ -1,7 +1,7 @@
 /** Launches of rows that choose: shadows of K wherever K is written, and in each layer the choice and its attention. */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, SideStream } from "../device/device.ts";
-import { type ChoiceWorkspace, passHeads, type Shadows } from "./sparse-memory.ts";
+import { type ChoiceWorkspace, mostGroup, passHeads, type Shadows } from "./sparse-memory.ts";
 
 /** Puts one launch into the stream, sized for the counts of a step. */
 type Op = (counts: { readonly rows: number; readonly choices: number }) => void;
@@ -43,41 +43,53 @@ const listBlockCounts = [1, 2, 4, 8] as const satisfies readonly ListBlocks[];
 /** The kernel that scores for groups of so many query heads. */
 export const scoringKernel = (group: number) => (group > passHeads ? "score_shadows_wide" : "score_shadows");
 
+/** What of a device says how large launches are. */
+export type ChoosingDevice = Pick<ComputeDevice, "multiprocessorCount" | "maxSharedBytesPerBlock">;
+
+/** Ranks that a thread block keeps in shared memory at most, for each row of as many as a thread goes through (kRow). */
+const [mostKeptRanks, rankRow] = [40_960, 64];
+
+/** Shared memory of attend_choice.cu. */
+function choosingBytes(headDim: number, most: number): number {
+  // Counters of ranks, or of each of 8 warps sums and totals of 8 query heads and of the thread block those of 16; of each
+  // warp 8 rows of q; 2048 tokens of a list, sums over counters, of scores, over warps, and what was found.
+  const sums = 8 * 8 * (4 * headDim + 8) + 16 * (4 * headDim + 8);
+  const fixed = Math.max(2 ** 16, sums) + 8 * 8 * 2 * (headDim + 8) + 2 * 2_048 + 4 * (256 + 16 + 16 + 5);
+  const aligned = Math.ceil(fixed / 16) * 16;
+  const kept = Math.min(mostKeptRanks, Math.floor((most - aligned) / 2 / rankRow) * rankRow);
+  return aligned + 2 * Math.max(0, kept);
+}
+
 /** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
-export function choiceLaunches(headDim: number, multiprocessorCount: number) {
+export function choiceLaunches(headDim: number, device: ChoosingDevice) {
+  const { multiprocessorCount } = device;
   const isLong = headDim > 128;
-  // Of each of 8 warps a ring of 8 panels and its barriers, and 16 rounded queries (score_shadows.cu).
-  const scoring = 8 * (8 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
-  // Counters of ranks, or of each of 4 warps sums and their scale for 16 query heads; 8192 ranks and 2048 tokens of a
-  // list, or such sums of the thread block; of each warp 8 rows of q (attend_choice.cu).
-  const sums = 16 * (4 * headDim + 8);
-  const list = 2 * (8_192 + 2_048) + 4 * (128 + 16 + 8 + 5);
-  const choosing = Math.max(2 ** 16, 4 * sums) + alignedBytes(Math.max(list, sums)) + 4 * 8 * 2 * (headDim + 8);
-  const shared = { scoring, choosing } as const;
-  const blocks = (isLong ? 1 : 2) * multiprocessorCount;
+  // Of each of 8 warps a ring of panels, two a stage, and its barriers, and rounded queries (score_shadows.cu).
+  const scoringBytes = (stages: number, heads: number): number =>
+    8 * (stages * 2 * 16 * (headDim / 2 + 2) + 16 * Math.ceil(stages / 2) + heads * (headDim + 24));
+  const scoring = Math.max(scoringBytes(5, passHeads), scoringBytes(4, mostGroup));
+  const shared = { scoring, choosing: choosingBytes(headDim, device.maxSharedBytesPerBlock) } as const;
   return {
     shared,
     score: {
-      grid: [blocks],
+      grid: [(isLong ? 1 : 2) * multiprocessorCount],
       blockThreads: 256,
       sharedBytes: scoring,
       overlapsPrevious,
     } as const,
-    /** How many thread blocks a list has: as few as end soonest, of those that run at the same time. */
+    /** How many thread blocks a list has: as few as end soonest, where each multiprocessor has one at a time. */
     listBlocks: (lists: number): ListBlocks => {
-      const turns = (count: number): number => Math.ceil((lists * count) / blocks) / count;
+      const turns = (count: number): number => Math.ceil((lists * count) / multiprocessorCount) / count;
       return listBlockCounts.reduce<ListBlocks>((best, count) => (turns(count) < turns(best) ? count : best), 1);
     },
     choose: (lists: number, listBlocks: ListBlocks) =>
-      ({ grid: [lists * listBlocks], blockThreads: 128, sharedBytes: choosing, overlapsPrevious }) as const,
+      ({ grid: [lists * listBlocks], blockThreads: 256, sharedBytes: shared.choosing, overlapsPrevious }) as const,
   };
 }
 
-const alignedBytes = (bytes: number): number => Math.ceil(bytes / 16) * 16;
-
 /** Allows these kernels the shared memory that they are launched with. */
 export function allowChoices(device: ComputeDevice, headDim: number): void {
-  const { shared } = choiceLaunches(headDim, device.multiprocessorCount);
+  const { shared } = choiceLaunches(headDim, device);
   for (const name of ["score_shadows", "score_shadows_wide"] as const) device.allowSharedBytes(name, shared.scoring);
   for (const name of Object.values(choosingKernels)) device.allowSharedBytes(name, shared.choosing);
 }
@@ -147,7 +159,7 @@ export function chooseOps(
   ] as const;
   const prepared = (count: ListBlocks) => device.prepare(choosingKernels[count], ...choosing);
   const choose = { 1: prepared(1), 2: prepared(2), 4: prepared(4), 8: prepared(8) } as const;
-  const launches = choiceLaunches(config.headDim, device.multiprocessorCount);
+  const launches = choiceLaunches(config.headDim, device);
   const listsOf = (choices: number): number => Math.min(choices, seats) * kvHeadCount;
   return [
     ({ choices }) => {
