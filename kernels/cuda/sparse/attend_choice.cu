@@ -12,7 +12,7 @@
  * list have a part of its candidates each, then a part of its tokens, then a part of its results, and see each other's
  * shared memory in between.
  *
- * Grid: (rows that choose at most * kvHeads * thread blocks of a list) of 256 threads, one of a multiprocessor, with
+ * Grid: (rows that choose at most * kvHeads * thread blocks of a list) of 128 threads, with
  * kSharedBytes and 2 bytes for each rank that is kept. Without clusters the first of a list's thread blocks does it all. Oracle: test/backend/cuda/emulated-sparse.ts.
  */
 #include "choice_counts.cuh"
@@ -57,16 +57,6 @@ __device__ __forceinline__ Heads heads_of(const Launch &launch, const ChoiceEntr
   return {q, first, min(kHeads, group - first), launch.rotations, entry.position, launch.rotaryDim};
 }
 
-/* Asks the L2 cache for a token's K and V, which stands so many tokens behind it. */
-__device__ __forceinline__ void ask_for(const bf16 *key, int blockShift) {
-#if __CUDA_ARCH__ >= 900
-  constexpr int kBytes = 2 * HEAD_DIM;
-  const bf16 *value = key + (size_t(HEAD_DIM) << blockShift);
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(key), "r"(kBytes) : "memory");
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(value), "r"(kBytes) : "memory");
-#endif
-}
-
 /* Chooses the list, and rotates q for the offset of its first token meanwhile. */
 template <int kPeers>
 __device__ __forceinline__ void choose(const Launch &launch, const ChoicePlan &plan, const ChoiceEntry &entry,
@@ -84,9 +74,7 @@ __device__ __forceinline__ void choose(const Launch &launch, const ChoicePlan &p
   shared.list.groups[threadIdx.x] = count_group(shared.bins);
   cluster_sync<kPeers>();
   const Limit limit = find_limit<kPeers>(entry.take, peer, shared.bins, shared.list);
-  fill_list(plan, entry, segment, slice, limit, blockShift, shared.list, kept, list, [&](int2 place) {
-    ask_for(launch.pool + row_of(place.x, kvHead, launch.kvHeads, blockShift) * HEAD_DIM, blockShift);
-  });
+  fill_list(plan, entry, segment, slice, limit, blockShift, shared.list, kept, list);
 }
 
 /* Reads this thread block's part of the list and the tail. */
@@ -139,12 +127,12 @@ __device__ __forceinline__ void attend_list(const int *step, const int *choicePl
   const ChoicePlan plan = choice_plan(step, choicePlace);
   const int number = blockIdx.x / kListBlocks, peer = blockIdx.x % kListBlocks, kvHeads = launch.kvHeads;
   const int index = number / kvHeads, kvHead = number % kvHeads, group = launch.queryHeads / kvHeads;
+  const ChoiceEntry entry = plan.entries[index]; /* before it is known whether there is one, as words take their time */
   /* All thread blocks of a list leave here, or none. */
   if (index >= plan.entryCount || peer >= kPeers) {
     wait_for_previous();
     return;
   }
-  const ChoiceEntry entry = plan.entries[index];
   const ChoiceSegment segment = *reinterpret_cast<const ChoiceSegment *>(step + entry.firstSegment);
   if (threadIdx.x < 5) shared.list.found[threadIdx.x] = 0;
   wait_for_previous();
@@ -161,7 +149,7 @@ __device__ __forceinline__ void attend_list(const int *step, const int *choicePl
 
 /* By how many thread blocks share a list. */
 #define ATTEND_CHOICE(BLOCKS)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(kThreads, 1) CLUSTER_OF(BLOCKS)                                          \
+  extern "C" __global__ void __launch_bounds__(kThreads, HEAD_DIM > 128 ? 1 : 2) CLUSTER_OF(BLOCKS)                    \
       attend_choice_##BLOCKS(const bf16 *qkv, const int *step, const int *choicePlace, const float2 *rotations,        \
                              const bf16 *pool, int queryHeads, int kvHeads, int rotaryDim, int blockTokens,            \
                              int listStride, float scaleLog2, const float *parts, const unsigned short *scores,        \

@@ -1,6 +1,6 @@
 /*
  * What rows choose from, as words of a step's buffer (worker/backend/cuda/sparse/choice-words.ts writes them): a head of
- * four words at `*choicePlace`, where indices of words count from the buffer's start,
+ * kHeadWords words at `*choicePlace`, where indices of words count from the buffer's start, and then the entries:
  *
  *   entryCount, first word of the entries, unitCount, first word of the units
  *
@@ -23,6 +23,7 @@
 #include "common.cuh"
 
 constexpr int kUnitTokens = 256;
+constexpr int kHeadWords = 8;
 /* Query heads that share a KV head, at most; and how many of them are worked on at a time. */
 constexpr int kMaxGroup = 16, kPassHeads = 4;
 __host__ __device__ constexpr int passes_of(int group) { return (group + kPassHeads - 1) / kPassHeads; }
@@ -64,10 +65,10 @@ struct ChoicePlan {
 
 __device__ __forceinline__ ChoicePlan choice_plan(const int *step, const int *choicePlace) {
   const int place = *choicePlace;
-  if (place == 0) return {step, 0, 0, nullptr, nullptr};
   const int *head = step + place;
-  return {step, head[0], head[2], reinterpret_cast<const ChoiceEntry *>(step + head[1]),
-          reinterpret_cast<const ChoiceUnit *>(step + head[3])};
+  const ChoiceEntry *entries = reinterpret_cast<const ChoiceEntry *>(head + kHeadWords);
+  if (place == 0) return {step, 0, 0, entries, nullptr};
+  return {step, head[0], head[2], entries, reinterpret_cast<const ChoiceUnit *>(step + head[3])};
 }
 
 /* Index of the first score of a KV head's first pass. */

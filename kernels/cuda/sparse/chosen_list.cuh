@@ -22,9 +22,9 @@
 #include "cluster.cuh"
 #include "shadow.cuh"
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = 128, kWarps = kThreads / 32;
 /* Ranks end at one more than the bits of the greatest finite float16; a thread has a group of them. */
-constexpr int kGroupRanks = 128, kBinWords = kThreads * kGroupRanks / 2;
+constexpr int kGroupRanks = 256, kBinWords = kThreads * kGroupRanks / 2;
 /* Of a thread block, so that no counter overflows. */
 constexpr int kMostCandidates = 0xffff;
 /* Behind the last candidate. */
@@ -329,14 +329,10 @@ __device__ __forceinline__ void stage_tokens(const Taken &own, Before before, co
   }
 }
 
-/*
- * The slice's tokens below the limit and those at it that the list has, in order. Who reads them is told where each is:
- * use(place).
- */
-template <class Use>
+/* The slice's tokens below the limit and those at it that the list has, in order. */
 __device__ __forceinline__ void fill_list(const ChoicePlan &plan, const ChoiceEntry &entry, const ChoiceSegment &segment,
                                           const Slice &slice, const Limit &limit, int blockShift, ListShared &shared,
-                                          const KeptRanks &kept, int2 *list, const Use &use) {
+                                          const KeptRanks &kept, int2 *list) {
   Before tile = {limit.takenBefore, limit.equalBefore};
   for (int start = 0; start < slice.count; start += kThreads * kRow) {
     const int first = start + threadIdx.x * kRow;
@@ -352,9 +348,7 @@ __device__ __forceinline__ void fill_list(const ChoicePlan &plan, const ChoiceEn
       const int count = min(kStaged, behind.place(limit) - window);
 #pragma unroll 4
       for (int i = threadIdx.x; i < count; i += kThreads) {
-        const int2 place = place_of(plan, entry, segment, slice.first + shared.staged[i], blockShift);
-        list[window + i] = place;
-        use(place);
+        list[window + i] = place_of(plan, entry, segment, slice.first + shared.staged[i], blockShift);
       }
       __syncthreads();
     }

@@ -4,10 +4,10 @@
  * bf16.
  *
  * MEMORY. 512 bytes a token and KV head of 128 dimensions, K and V once each in rows of 256 bytes. A thread block has a part
- * of a list, and each of its warps every eighth tile of 16 tokens, whose K and V its lanes load straight into the registers
+ * of a list, and each of its warps every fourth tile of 16 tokens, whose K and V its lanes load straight into the registers
  * that the matrix instructions take them from: of K the dimensions, and of V the tokens and dimensions, in an order of
  * their own that q, the weights and the results follow. The K of the next tile is asked for once this one's is multiplied,
- * and so is its V: one thread block of a multiprocessor has the registers for it. No warp waits for another until their
+ * and so is its V: two thread blocks of a multiprocessor have the registers for it. No warp waits for another until their
  * sums are added.
  */
 #ifndef SPANGATE_CHOSEN_TILES_CUH
@@ -18,7 +18,7 @@
 #include "mma.cuh"
 
 /* Warps that share a part of a list, and threads of them. */
-constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps;
+constexpr int kTileWarps = 4, kTileThreads = 32 * kTileWarps;
 constexpr int kTileTokens = 16, kTiles = kTileTokens / 8;
 /* Query heads that are worked on at a time: half the rows of a matrix instruction, of which the others are zeros. */
 constexpr int kHeads = 8;

@@ -11,10 +11,9 @@
 #include "bulk_copies.cuh"
 #endif
 
-constexpr int kStagePanels = 2;
+constexpr int kStages = 4, kStagePanels = 2;
 
 /* A stage, and how often the ring went round before it. */
-template <int kStages>
 struct RingPlace {
   int stage;
   uint32 round;
@@ -25,11 +24,9 @@ struct RingPlace {
 };
 
 /* At an address that is a multiple of 16. */
-template <int kStages>
 struct PanelRing {
   unsigned char panels[kStages][kStagePanels][kPanelBytes];
   uint64 barriers[kStages + kStages % 2];
-  typedef RingPlace<kStages> Place;
 
   /* The whole warp, once. */
   __device__ __forceinline__ void open() {
@@ -46,7 +43,7 @@ struct PanelRing {
    * Starts the copies of up to two panels, of which the second may be null, to a stage that no lane reads any more. The
    * whole warp must call it as often as it waits, with nothing to copy too.
    */
-  __device__ __forceinline__ void copy(const Place &place, const unsigned char *first, const unsigned char *second,
+  __device__ __forceinline__ void copy(const RingPlace &place, const unsigned char *first, const unsigned char *second,
                                        uint64 policy) {
 #if __CUDA_ARCH__ >= 900
     if ((threadIdx.x & 31) != 0 || first == nullptr) return;
@@ -66,7 +63,7 @@ struct PanelRing {
   }
 
   /* Until the panels of a stage are there, of which kStages - 1 were asked for before. */
-  __device__ __forceinline__ void wait(const Place &place) {
+  __device__ __forceinline__ void wait(const RingPlace &place) {
 #if __CUDA_ARCH__ >= 900
     barrier_wait(shared_address(&barriers[place.stage]), place.round & 1);
 #else

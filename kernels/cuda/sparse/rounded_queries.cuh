@@ -14,11 +14,10 @@ constexpr int kLaneNumbers = HEAD_DIM < 32 ? 1 : HEAD_DIM / 32;
 constexpr int kTogether = 2;
 
 /* The query heads of a KV head, for one warp. */
-template <int kHeads>
 struct Queries {
-  signed char codes[kHeads][kCodeStride];
-  int zero[kHeads]; /* what codes give that stand for 0 */
-  float factor[kHeads];
+  signed char codes[kMaxGroup][kCodeStride];
+  int zero[kMaxGroup]; /* what codes give that stand for 0 */
+  float factor[kMaxGroup];
 };
 
 /* The dimension of a lane's number i: of each power-of-two part of the head a lane has neighbours. */
@@ -89,9 +88,7 @@ __device__ __forceinline__ void load_queries(const bf16 *q, int first, int heads
 }
 
 /* Rounds one head to 8 bits. */
-template <int kHeads>
-__device__ __forceinline__ void round_query(const float (&y)[kLaneNumbers], float scaleLog2, Queries<kHeads> &queries,
-                                            int head) {
+__device__ __forceinline__ void round_query(const float (&y)[kLaneNumbers], float scaleLog2, Queries &queries, int head) {
   const int lane = threadIdx.x & 31;
   float greatest = 0, zeros = 0;
 #pragma unroll
@@ -115,9 +112,8 @@ __device__ __forceinline__ void round_query(const float (&y)[kLaneNumbers], floa
 }
 
 /* One warp: q [heads][HEAD_DIM] rotated, transformed, and rounded to 8 bits. */
-template <int kHeads>
 __device__ __forceinline__ void round_queries(const bf16 *q, int heads, const float2 *row, int rotaryDim, float scaleLog2,
-                                              Queries<kHeads> &queries) {
+                                              Queries &queries) {
   __syncwarp(); /* no lane reads those before any more */
   for (int first = 0; first < heads; first += kTogether) {
     LaneQueries own;

@@ -14,7 +14,7 @@
  * which has the same units, so that together they read whole blocks of the shadows. Team b of n has units
  * [b U / n, (b + 1) U / n). Of more than kWarps KV heads a warp has several, one after the other.
  *
- * Grid: any number of thread blocks of 256 threads, each warp with a WarpShared. Oracle: test/backend/cuda/emulated-sparse.ts.
+ * Grid: any number of thread blocks of 256 threads, with kSharedBytes. Oracle: test/backend/cuda/emulated-sparse.ts.
  */
 #include "choice_counts.cuh"
 #include "choice_plan.cuh"
@@ -26,16 +26,12 @@
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 /* Thread blocks of a multiprocessor at the same time. */
 constexpr int kBlocks = HEAD_DIM > 128 ? 1 : 2;
-/* Stages of a warp's ring. */
-__host__ __device__ constexpr int stages_of(int passes) { return passes == 1 ? 5 : 4; }
-/* Of groups that take at most kPasses passes. */
-template <int kPasses>
 struct WarpShared {
-  typedef PanelRing<stages_of(kPasses)> Ring;
-  static constexpr int kStages = stages_of(kPasses);
-  Ring ring;
-  Queries<kPasses * kPassHeads> queries;
+  PanelRing ring;
+  Queries queries;
 };
+constexpr int kSharedBytes = kWarps * int(sizeof(WarpShared));
+static_assert(sizeof(WarpShared) % 16 == 0 && sizeof(PanelRing) % 16 == 0, "rings and queries begin at vectors");
 /* Vectors of a token's codes are multiplied two at a time; a head of an odd number has zeros for the last. */
 constexpr int kPairs = (kShadowVectors + 1) / 2;
 /* What sums of powers begin with as their unit: less than any score. */
@@ -79,12 +75,11 @@ __device__ __forceinline__ int panels_of(const ChoiceUnit &unit) {
 }
 
 /* What a warp copies next: the panels of units up to `end`, one after the other. */
-template <class Ring>
 struct Ahead {
   int unit, end;
   int panel, panels; /* of the unit */
   uint32 index;      /* in the shadows, of the unit's panel that has the lane's number */
-  typename Ring::Place place;
+  RingPlace place;
 
   __device__ __forceinline__ void begin_unit(const ChoicePlan &plan, const ShadowPool &pool, int kvHead) {
     if (unit >= end) return;
@@ -98,7 +93,7 @@ struct Ahead {
   }
 
   /* Starts the copies of the next stage, if there is one. */
-  __device__ __forceinline__ void copy_stage(const ChoicePlan &plan, const ShadowPool &pool, int kvHead, Ring &ring,
+  __device__ __forceinline__ void copy_stage(const ChoicePlan &plan, const ShadowPool &pool, int kvHead, PanelRing &ring,
                                              uint64 policy) {
     const unsigned char *from[kStagePanels] = {};
     if (unit < end) {
@@ -125,8 +120,7 @@ struct Numbers {
 };
 
 /* Of a pass with `heads` query heads; zeros for the others. */
-template <int kHeads>
-__device__ __forceinline__ Numbers load_numbers(const Queries<kHeads> &queries, int pass, int heads) {
+__device__ __forceinline__ Numbers load_numbers(const Queries &queries, int pass, int heads) {
   const int lane = threadIdx.x & 31, g = lane / 4 % kPassHeads, t = lane % 4;
   const int *words = reinterpret_cast<const int *>(queries.codes[pass * kPassHeads + g]);
   Numbers numbers;
@@ -235,9 +229,7 @@ struct Scoring {
 };
 
 /* The warp rounds the queries of a unit's KV head. */
-template <int kHeads>
-__device__ __forceinline__ void round_queries(const Scoring &scoring, const ChoiceUnit &unit, int kvHead,
-                                              Queries<kHeads> &queries) {
+__device__ __forceinline__ void round_queries(const Scoring &scoring, const ChoiceUnit &unit, int kvHead, Queries &queries) {
   const int kvHeads = scoring.pool.kvHeads, group = scoring.queryHeads / kvHeads;
   const ChoiceEntry &entry = scoring.plan.entries[unit.entry];
   const bf16 *q = scoring.qkv + (size_t(entry.row) * (scoring.queryHeads + 2 * kvHeads) + kvHead * group) * HEAD_DIM;
@@ -247,14 +239,14 @@ __device__ __forceinline__ void round_queries(const Scoring &scoring, const Choi
 
 /* Units [first, end) for one KV head, whose query heads take at most kPasses passes. */
 template <int kPasses>
-__device__ __forceinline__ void score_units(const Scoring &scoring, int first, int end, int kvHead,
-                                            WarpShared<kPasses> &shared, typename WarpShared<kPasses>::Ring::Place &place) {
+__device__ __forceinline__ void score_units(const Scoring &scoring, int first, int end, int kvHead, WarpShared &shared,
+                                            RingPlace &place) {
   const int kvHeads = scoring.pool.kvHeads, group = scoring.queryHeads / kvHeads, passes = passes_of(group);
   const int lane = threadIdx.x & 31, token = lane / 4 + (lane % 4 < 2 ? 0 : 8), head = 2 * (lane % 2);
   const uint64 policy = evict_first();
-  Ahead<typename WarpShared<kPasses>::Ring> ahead = {first, end, 0, 0, 0, place};
+  Ahead ahead = {first, end, 0, 0, 0, place};
   ahead.begin_unit(scoring.plan, scoring.pool, kvHead);
-  for (int i = 0; i + 1 < WarpShared<kPasses>::kStages; i++) ahead.copy_stage(scoring.plan, scoring.pool, kvHead, shared.ring, policy);
+  for (int i = 0; i + 1 < kStages; i++) ahead.copy_stage(scoring.plan, scoring.pool, kvHead, shared.ring, policy);
   wait_for_previous();
   Numbers numbers;
   int rounded = -1, offset = 0; /* entry and offset whose queries are rounded */
@@ -303,9 +295,7 @@ __device__ __forceinline__ void score_units(const Scoring &scoring, int first, i
 template <int kPasses>
 __device__ __forceinline__ void score_block(const Scoring &scoring, uint64 *counts) {
   extern __shared__ __align__(16) unsigned char shared[];
-  typedef WarpShared<kPasses> Own;
-  static_assert(sizeof(Own) % 16 == 0 && sizeof(typename Own::Ring) % 16 == 0, "rings and queries begin at vectors");
-  require_shared_memory(kWarps * int(sizeof(Own)));
+  require_shared_memory(kSharedBytes);
   if (counts && blockIdx.x == 0) {
     wait_for_previous();
     forget_fresh(scoring.plan, counts);
@@ -318,9 +308,9 @@ __device__ __forceinline__ void score_block(const Scoring &scoring, uint64 *coun
     wait_for_previous();
     return;
   }
-  Own &own = reinterpret_cast<Own *>(shared)[warp];
+  WarpShared &own = reinterpret_cast<WarpShared *>(shared)[warp];
   own.ring.open();
-  typename Own::Ring::Place place = {0, 0};
+  RingPlace place = {0, 0};
   for (int kvHead = warp % heads; kvHead < kvHeads; kvHead += heads) {
     score_units<kPasses>(scoring, first, end, kvHead, own, place);
   }

@@ -11,7 +11,7 @@ import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
 /** Segments that rows choose from, for each seat on average; a step with more is refused. */
 const segmentsPerSeat = 1_024;
 /** Query heads that share a KV head, at most (kMaxGroup), and how many of them are scored at a time (kPassHeads). */
-export const mostGroup = 16;
+const mostGroup = 16;
 export const passHeads = 4;
 
 /** Query heads of a KV head for which there is space: whole passes. */

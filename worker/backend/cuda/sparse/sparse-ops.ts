@@ -1,7 +1,7 @@
 /** Launches of rows that choose: shadows of K wherever K is written, and in each layer the choice and its attention. */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, SideStream } from "../device/device.ts";
-import { type ChoiceWorkspace, mostGroup, passHeads, type Shadows } from "./sparse-memory.ts";
+import { type ChoiceWorkspace, passHeads, type Shadows } from "./sparse-memory.ts";
 
 /** Puts one launch into the stream, sized for the counts of a step. */
 type Op = (counts: { readonly rows: number; readonly choices: number }) => void;
@@ -46,44 +46,45 @@ export const scoringKernel = (group: number) => (group > passHeads ? "score_shad
 /** What of a device says how large launches are. */
 export type ChoosingDevice = Pick<ComputeDevice, "multiprocessorCount" | "maxSharedBytesPerBlock">;
 
-/** Ranks that a thread block keeps in shared memory at most, for each row of as many as a thread goes through (kRow). */
-const [mostKeptRanks, rankRow] = [40_960, 64];
+/** Ranks that a thread block keeps in shared memory are whole rows, of as many as a thread goes through (kRow). */
+const rankRow = 64;
 
 /** Shared memory of attend_choice.cu. */
-function choosingBytes(headDim: number, most: number): number {
-  // Counters of ranks, or of each of 8 warps sums and totals of 8 query heads and of the thread block those of 16; of each
+function choosingBytes(headDim: number, rooms: readonly number[]): number {
+  // Counters of ranks, or of each of 4 warps sums and totals of 8 query heads and of the thread block those of 16; of each
   // warp 8 rows of q; 2048 tokens of a list, sums over counters, of scores, over warps, and what was found.
-  const sums = 8 * 8 * (4 * headDim + 8) + 16 * (4 * headDim + 8);
-  const fixed = Math.max(2 ** 16, sums) + 8 * 8 * 2 * (headDim + 8) + 2 * 2_048 + 4 * (256 + 16 + 16 + 5);
+  const sums = (4 * 8 + 16) * (4 * headDim + 8);
+  const fixed = Math.max(2 ** 16, sums) + 4 * 8 * 2 * (headDim + 8) + 2 * 2_048 + 4 * (128 + 16 + 8 + 5);
   const aligned = Math.ceil(fixed / 16) * 16;
-  const kept = Math.min(mostKeptRanks, Math.floor((most - aligned) / 2 / rankRow) * rankRow);
-  return aligned + 2 * Math.max(0, kept);
+  const room = rooms.find((bytes) => bytes >= aligned) ?? aligned;
+  return aligned + 2 * rankRow * Math.floor((room - aligned) / 2 / rankRow);
 }
 
 /** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
 export function choiceLaunches(headDim: number, device: ChoosingDevice) {
-  const { multiprocessorCount } = device;
+  const { multiprocessorCount, maxSharedBytesPerBlock } = device;
   const isLong = headDim > 128;
-  // Of each of 8 warps a ring of panels, two a stage, and its barriers, and rounded queries (score_shadows.cu).
-  const scoringBytes = (stages: number, heads: number): number =>
-    8 * (stages * 2 * 16 * (headDim / 2 + 2) + 16 * Math.ceil(stages / 2) + heads * (headDim + 24));
-  const scoring = Math.max(scoringBytes(5, passHeads), scoringBytes(4, mostGroup));
-  const shared = { scoring, choosing: choosingBytes(headDim, device.maxSharedBytesPerBlock) } as const;
+  // Two thread blocks of a multiprocessor, where they fit: CUDA reserves 1 KiB for each, and it has 1 KiB more.
+  const rooms = [(maxSharedBytesPerBlock + 1_024) / 2 - 1_024, maxSharedBytesPerBlock].slice(isLong ? 1 : 0);
+  const blocks = (isLong ? 1 : 2) * multiprocessorCount;
+  // Of each of 8 warps a ring of 8 panels and its barriers, and 16 rounded queries (score_shadows.cu).
+  const scoring = 8 * (8 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
+  const shared = { scoring, choosing: choosingBytes(headDim, rooms) } as const;
   return {
     shared,
     score: {
-      grid: [(isLong ? 1 : 2) * multiprocessorCount],
+      grid: [blocks],
       blockThreads: 256,
       sharedBytes: scoring,
       overlapsPrevious,
     } as const,
-    /** How many thread blocks a list has: as few as end soonest, where each multiprocessor has one at a time. */
+    /** How many thread blocks a list has: as few as end soonest, of those that run at the same time. */
     listBlocks: (lists: number): ListBlocks => {
-      const turns = (count: number): number => Math.ceil((lists * count) / multiprocessorCount) / count;
+      const turns = (count: number): number => Math.ceil((lists * count) / blocks) / count;
       return listBlockCounts.reduce<ListBlocks>((best, count) => (turns(count) < turns(best) ? count : best), 1);
     },
     choose: (lists: number, listBlocks: ListBlocks) =>
-      ({ grid: [lists * listBlocks], blockThreads: 256, sharedBytes: shared.choosing, overlapsPrevious }) as const,
+      ({ grid: [lists * listBlocks], blockThreads: 128, sharedBytes: shared.choosing, overlapsPrevious }) as const,
   };
 }
 
