@@ -270,6 +270,14 @@ export function sparseCases(headDim: number): SparseCase[] {
         [[90, 90, 90], 500, 12],
       ],
     },
+    {
+      ...shape,
+      ...{ queryHeads: 16, kvHeads: 8 },
+      rows: [
+        [[33, 700], 100, 70],
+        [[270], 40, 9],
+      ],
+    },
     { ...shape, queryHeads: 7, kvHeads: 1, rows: [[[9_500], 1_024, 64]] },
     { ...shape, rotaryDim: 0, queryHeads: 16, kvHeads: 1, blockTokens: 32, rows: [[[700], 1, 66]] },
   ];

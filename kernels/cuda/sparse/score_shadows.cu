@@ -9,10 +9,11 @@
  * MEMORY. Shadows are read once, 66 bytes a token and KV head of 128 dimensions; scores take 2 bytes a token and query
  * head, and stay in the L2 cache until choose_tokens.cu reads them, so shadows are the first that the cache gives up.
  *
- * A warp has one KV head and waits for no other warp: it rounds its queries, keeps their numbers in registers, and has a
- * ring of panels in shared memory that it fills ahead (panel_ring.cuh). As many warps as there are KV heads are a team,
- * which has the same units, so that together they read whole blocks of the shadows. Team b of n has units
- * [b U / n, (b + 1) U / n). Of more than kWarps KV heads a warp has several, one after the other.
+ * A warp has one KV head: it rounds its queries and keeps their numbers in registers. As many warps as there are KV heads
+ * are a team, which has the same units, so that together they read whole blocks of the shadows. Team b of n has units
+ * [b U / n, (b + 1) U / n). Of more than kWarps KV heads a warp has several, one after the other. Panels come through rings
+ * in shared memory that are filled ahead (panel_ring.cuh). Where the kWarps panels of a block lie one behind the other, a
+ * team copies them at once and has one ring; elsewhere each warp has its own and waits for no other.
  *
  * Grid: any number of thread blocks of 256 threads, with kSharedBytes. Oracle: test/backend/cuda/emulated-sparse.ts.
  */
@@ -27,11 +28,16 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 /* Thread blocks of a multiprocessor at the same time. */
 constexpr int kBlocks = HEAD_DIM > 128 ? 1 : 2;
 struct WarpShared {
-  PanelRing ring;
+  PanelRing<1> ring;
   Queries queries;
 };
+struct TeamShared {
+  PanelRing<kWarps> ring;
+  Queries queries[kWarps];
+};
 constexpr int kSharedBytes = kWarps * int(sizeof(WarpShared));
-static_assert(sizeof(WarpShared) % 16 == 0 && sizeof(PanelRing) % 16 == 0, "rings and queries begin at vectors");
+static_assert(sizeof(WarpShared) % 16 == 0 && sizeof(PanelRing<1>) % 16 == 0, "rings and queries begin at vectors");
+static_assert(sizeof(TeamShared) <= kSharedBytes && sizeof(PanelRing<kWarps>) % 16 == 0, "a team's fits too");
 /* Vectors of a token's codes are multiplied two at a time; a head of an odd number has zeros for the last. */
 constexpr int kPairs = (kShadowVectors + 1) / 2;
 /* What sums of powers begin with as their unit: less than any score. */
@@ -93,8 +99,9 @@ struct Ahead {
   }
 
   /* Starts the copies of the next stage, if there is one. */
-  __device__ __forceinline__ void copy_stage(const ChoicePlan &plan, const ShadowPool &pool, int kvHead, PanelRing &ring,
-                                             uint64 policy) {
+  template <int kPieces>
+  __device__ __forceinline__ void copy_stage(const ChoicePlan &plan, const ShadowPool &pool, int kvHead,
+                                             PanelRing<kPieces> &ring, uint64 policy) {
     const unsigned char *from[kStagePanels] = {};
     if (unit < end) {
       from[0] = pool.first + size_t(__shfl_sync(kAllLanes, index, panel)) * kPanelBytes;
@@ -167,10 +174,10 @@ __device__ __forceinline__ void multiply_panel(const unsigned char *panel, const
 }
 
 /*
- * Scores of a stage's tokens in four query heads, which go to `scores` for the lane's token of the first panel. `first` is
+ * Scores of a stage's tokens in four query heads; its panels are `stride` bytes apart. They go to `scores` for the lane's token of the first panel. `first` is
  * the stage's first token counted from the unit's, which may be before it. Adds to `totals` what the lane has.
  */
-__device__ __forceinline__ void score_stage(const unsigned char (&panels)[kStagePanels][kPanelBytes], const Numbers &numbers,
+__device__ __forceinline__ void score_stage(const unsigned char *panels, int stride, const Numbers &numbers,
                                             const ChoiceUnit &unit, int first, unsigned short *scores,
                                             PowerSum (&totals)[2]) {
   const int lane = threadIdx.x & 31, token = lane / 4 + (lane % 4 < 2 ? 0 : 8);
@@ -179,8 +186,9 @@ __device__ __forceinline__ void score_stage(const unsigned char (&panels)[kStage
 #pragma unroll
   for (int p = 0; p < kStagePanels; p++) {
     int products[2];
-    multiply_panel(panels[p], numbers, products);
-    const float scale = half_to_float(*reinterpret_cast<const unsigned short *>(panels[p] + kScalesAt + 2 * token));
+    const unsigned char *panel = panels + p * stride;
+    multiply_panel(panel, numbers, products);
+    const float scale = half_to_float(*reinterpret_cast<const unsigned short *>(panel + kScalesAt + 2 * token));
 #pragma unroll
     for (int h = 0; h < 2; h++) z[p][h] = __fmul_rn(__fmul_rn(float(products[h]), scale), numbers.factor[h]);
   }
@@ -237,24 +245,29 @@ __device__ __forceinline__ void round_queries(const Scoring &scoring, const Choi
   round_queries(q, group, row, scoring.rotaryDim, scoring.scaleLog2, queries);
 }
 
-/* Units [first, end) for one KV head, whose query heads take at most kPasses passes. */
-template <int kPasses>
-__device__ __forceinline__ void score_units(const Scoring &scoring, int first, int end, int kvHead, WarpShared &shared,
-                                            RingPlace &place) {
+/* Units [first, end) for one KV head, whose query heads take at most kPasses passes; the ring is a team's or the warp's. */
+template <int kPasses, int kPieces>
+__device__ __forceinline__ void score_units(const Scoring &scoring, int first, int end, int kvHead,
+                                            PanelRing<kPieces> &ring, Queries &queries, RingPlace &place) {
+  constexpr bool isTeam = kPieces > 1;
+  const bool isFilling = !isTeam || threadIdx.x < 32;
+  const int ringHead = isTeam ? 0 : kvHead;
   const int kvHeads = scoring.pool.kvHeads, group = scoring.queryHeads / kvHeads, passes = passes_of(group);
   const int lane = threadIdx.x & 31, token = lane / 4 + (lane % 4 < 2 ? 0 : 8), head = 2 * (lane % 2);
   const uint64 policy = evict_first();
   Ahead ahead = {first, end, 0, 0, 0, place};
-  ahead.begin_unit(scoring.plan, scoring.pool, kvHead);
-  for (int i = 0; i + 1 < kStages; i++) ahead.copy_stage(scoring.plan, scoring.pool, kvHead, shared.ring, policy);
+  if (isFilling) {
+    ahead.begin_unit(scoring.plan, scoring.pool, ringHead);
+    for (int i = 0; i + 1 < kStages; i++) ahead.copy_stage(scoring.plan, scoring.pool, ringHead, ring, policy);
+  }
   wait_for_previous();
   Numbers numbers;
   int rounded = -1, offset = 0; /* entry and offset whose queries are rounded */
   for (int number = first; number < end; number++) {
     const ChoiceUnit unit = scoring.plan.units[number];
     if (unit.entry != rounded || unit.offset != offset) {
-      round_queries(scoring, unit, kvHead, shared.queries);
-      numbers = load_numbers(shared.queries, 0, min(group, kPassHeads));
+      round_queries(scoring, unit, kvHead, queries);
+      numbers = load_numbers(queries, 0, min(group, kPassHeads));
       rounded = unit.entry, offset = unit.offset;
     }
     const ChoiceEntry &entry = scoring.plan.entries[unit.entry];
@@ -265,16 +278,19 @@ __device__ __forceinline__ void score_units(const Scoring &scoring, int first, i
 #pragma unroll
     for (int pass = 0; pass < kPasses; pass++) totals[pass][0] = totals[pass][1] = {kLeast, 0};
     for (int start = -(unit.firstToken % kPanelTokens); start < unit.tokens; start += kStagePanels * kPanelTokens) {
-      shared.ring.wait(place);
-      ahead.copy_stage(scoring.plan, scoring.pool, kvHead, shared.ring, policy);
+      ring.wait(place);
+      if (isFilling) ahead.copy_stage(scoring.plan, scoring.pool, ringHead, ring, policy);
 #pragma unroll
       for (int pass = 0; pass < kPasses; pass++) {
         if (pass * kPassHeads >= group) break;
-        if (kPasses > 1) numbers = load_numbers(shared.queries, pass, min(kPassHeads, group - pass * kPassHeads));
+        if (kPasses > 1) numbers = load_numbers(queries, pass, min(kPassHeads, group - pass * kPassHeads));
         unsigned short *to = scores + pass * passStride + start * kPassHeads;
-        score_stage(shared.ring.panels[place.stage], numbers, unit, start, to, totals[pass]);
+        const unsigned char *panels = ring.panels[place.stage][0] + (isTeam ? kvHead * kPanelBytes : 0);
+        score_stage(panels, PanelRing<kPieces>::kBytes, numbers, unit, start, to, totals[pass]);
       }
-      __syncwarp(); /* no lane reads this stage any more */
+      /* Nobody reads this stage any more. */
+      if constexpr (isTeam) __syncthreads();
+      else __syncwarp();
       place.next();
     }
     float *parts = scoring.parts + (size_t(number) * kvHeads + kvHead) * passes * kPassHeads;
@@ -308,11 +324,19 @@ __device__ __forceinline__ void score_block(const Scoring &scoring, uint64 *coun
     wait_for_previous();
     return;
   }
+  RingPlace place = {0, 0};
+  if constexpr (kPasses == 1) {
+    if (kvHeads == kWarps && scoring.pool.blockShift == kPanelShift) {
+      TeamShared &team = *reinterpret_cast<TeamShared *>(shared);
+      team.ring.open();
+      score_units<kPasses>(scoring, first, end, warp, team.ring, team.queries[warp], place);
+      return;
+    }
+  }
   WarpShared &own = reinterpret_cast<WarpShared *>(shared)[warp];
   own.ring.open();
-  RingPlace place = {0, 0};
   for (int kvHead = warp % heads; kvHead < kvHeads; kvHead += heads) {
-    score_units<kPasses>(scoring, first, end, kvHead, own, place);
+    score_units<kPasses>(scoring, first, end, kvHead, own.ring, own.queries, place);
   }
 }
 

@@ -18,7 +18,7 @@
 
 #include "heads.cuh"
 
-constexpr int kPanelTokens = 16;
+constexpr int kPanelShift = 4, kPanelTokens = 1 << kPanelShift;
 constexpr int kShadowLimit = 7, kShadowZero = 8;
 /* 16-byte vectors of a token's codes. Heads of other sizes than multiples of 32 have no shadows. */
 constexpr int kShadowVectors = HEAD_DIM < 32 ? 1 : HEAD_DIM / 32;
