@@ -4,15 +4,11 @@
 
 #include "common.cuh"
 
-__device__ __forceinline__ int dynamic_shared_bytes() {
-  uint32 bytes;
-  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-  return int(bytes);
-}
-
 /* Makes a launch with too little shared memory a fault instead of a wrong result. */
 __device__ __forceinline__ void require_shared_memory(int byteCount) {
-  if (dynamic_shared_bytes() < byteCount) __trap();
+  uint32 bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  if (bytes < byteCount) __trap();
 }
 
 __device__ __forceinline__ uint32 shared_address(const void *p) {

@@ -3,12 +3,11 @@
  * begin inside blocks and stand at other offsets, lists of all lengths. Shadows, scores, choices are compared bit for bit,
  * sums of scores and attention within rounding.
  */
-import type { DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
+import type { ComputeDevice, DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
 import { choiceSizes, putChoices, unitTokens } from "../../worker/backend/cuda/sparse/choice-words.ts";
 import { scoredHeads } from "../../worker/backend/cuda/sparse/sparse-memory.ts";
 import {
   choiceLaunches,
-  type ChoosingDevice,
   choosingKernels,
   type ListBlocks,
   scoringKernel,
@@ -128,9 +127,9 @@ class Scene {
   readonly twin: KernelTwin;
   readonly #case: SparseCase;
   readonly #random: Random;
-  readonly #device: ChoosingDevice;
+  readonly #device: Pick<ComputeDevice, "multiprocessorCount">;
 
-  constructor(device: ChoosingDevice, twin: KernelTwin, random: Random, given: SparseCase) {
+  constructor(device: Pick<ComputeDevice, "multiprocessorCount">, twin: KernelTwin, random: Random, given: SparseCase) {
     this.#device = device;
     this.twin = twin;
     this.#random = random;
@@ -168,7 +167,7 @@ class Scene {
   }
 
   get launches() {
-    return choiceLaunches(this.#case.headDim, this.#device);
+    return choiceLaunches(this.#case.headDim, this.#device.multiprocessorCount);
   }
 }
 
@@ -211,7 +210,7 @@ function spoilKeys(twin: KernelTwin, pool: DeviceBuffer, headDim: number): () =>
 }
 
 export async function checkSparse(
-  device: ChoosingDevice,
+  device: Pick<ComputeDevice, "multiprocessorCount">,
   twin: KernelTwin,
   random: Random,
   given: SparseCase,

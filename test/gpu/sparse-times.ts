@@ -147,7 +147,7 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
     ...([workspace.unitSums, workspace.scores, workspace.lists, workspace.counts, out] as const),
   ] as const;
   allowChoices(device, headDim);
-  const launches = choiceLaunches(headDim, device);
+  const launches = choiceLaunches(headDim, device.multiprocessorCount);
   const lists = shape.rows * kvHeads;
   const listBlocks = launches.listBlocks(lists);
   const chooseBy = (count: ListBlocks) => {

@@ -100,8 +100,6 @@ function compile(name: KernelName, headDim: number): Run {
 /** What a test of kernels wants of a device (test/gpu/kernel-twin.ts). */
 export class HostCudaDevice {
   readonly multiprocessorCount = 2;
-  /** That of the smallest devices, where few ranks are kept. */
-  readonly maxSharedBytesPerBlock = 99 << 10;
   readonly #headDim: number;
   readonly #compiled = new Map<KernelName, Run>();
   /** Kept, as addresses into them are handed out. */

@@ -12,27 +12,25 @@
  * list have a part of its candidates each, then a part of its tokens, then a part of its results, and see each other's
  * shared memory in between.
  *
- * Grid: (rows that choose at most * kvHeads * thread blocks of a list) of 128 threads, with
- * kSharedBytes and 2 bytes for each rank that is kept. Without clusters the first of a list's thread blocks does it all. Oracle: test/backend/cuda/emulated-sparse.ts.
+ * Grid: (rows that choose at most * kvHeads * thread blocks of a list) of 128 threads, with kSharedBytes. Without clusters
+ * the first of them does it all. Oracle: test/backend/cuda/emulated-sparse.ts.
  */
 #include "choice_counts.cuh"
 #include "chosen_list.cuh"
 #include "chosen_tiles.cuh"
 
-/* At an address that is a multiple of 16. Ranks stand behind it, as many as there is space for. */
 struct Shared {
   union {
     uint32 bins[kBinWords];
-    /* Once all thread blocks know where the list ends. */
-    struct {
-      WarpSums warps;
-      PartSums merged;
-    };
+    WarpSums warps; /* once all thread blocks know where the list ends */
+  };
+  union {
+    ListShared list;
+    PartSums merged; /* once the list is filled */
   };
   RotatedQueries queries[kTileWarps];
-  ListShared list;
 };
-constexpr int kSharedBytes = (int(sizeof(Shared)) + 15) / 16 * 16;
+constexpr int kSharedBytes = int(sizeof(Shared));
 static_assert(kThreads == kTileThreads, "the same threads choose and read");
 
 /* What a launch has for all of its rows. */
@@ -60,8 +58,7 @@ __device__ __forceinline__ Heads heads_of(const Launch &launch, const ChoiceEntr
 /* Chooses the list, and rotates q for the offset of its first token meanwhile. */
 template <int kPeers>
 __device__ __forceinline__ void choose(const Launch &launch, const ChoicePlan &plan, const ChoiceEntry &entry,
-                                       const ChoiceSegment &segment, int kvHead, int peer, Shared &shared,
-                                       const KeptRanks &kept, int2 *list) {
+                                       const ChoiceSegment &segment, int kvHead, int peer, Shared &shared, int2 *list) {
   const int group = launch.queryHeads / launch.kvHeads, blockShift = 31 - __clz(launch.blockTokens);
   const Slice slice = slice_of<kPeers>(entry, peer, kvHead, launch.kvHeads, group, launch.scores);
   if (slice.count > kMostCandidates) __trap();
@@ -69,12 +66,12 @@ __device__ __forceinline__ void choose(const Launch &launch, const ChoicePlan &p
   if (slice.count > 0) first.load(slice, 0, 2 * threadIdx.x);
   rotate_queries(shared.queries[threadIdx.x >> 5], heads_of(launch, entry, kvHead, 0), segment.offset);
   find_sums(entry, launch.parts, kvHead, launch.kvHeads, group, shared.list.sums);
-  rank_tokens(slice, first, shared.list, kept, shared.bins);
+  rank_tokens(slice, first, shared.list, shared.bins);
   __syncthreads();
   shared.list.groups[threadIdx.x] = count_group(shared.bins);
   cluster_sync<kPeers>();
   const Limit limit = find_limit<kPeers>(entry.take, peer, shared.bins, shared.list);
-  fill_list(plan, entry, segment, slice, limit, blockShift, shared.list, kept, list);
+  fill_list(plan, entry, segment, slice, limit, blockShift, shared.list, list);
 }
 
 /* Reads this thread block's part of the list and the tail. */
@@ -87,13 +84,12 @@ __device__ __forceinline__ void attend(const Launch &launch, const ChoicePlan &p
   const int blockShift = 31 - __clz(launch.blockTokens), end = min(tokens, first + each);
   const Source source = {plan, entry, list, launch.pool, kvHead, launch.kvHeads, blockShift, end};
   for (int head = 0; head < group; head += kHeads) {
-    const Heads heads = heads_of(launch, entry, kvHead, head);
     const int offset = head == 0 ? segment.offset : kNoOffset;
-    if (head > 0) __syncthreads(); /* the sums before were merged */
-    add_tiles(shared.warps, source, first, heads, offset, launch.scaleLog2, shared.queries[threadIdx.x >> 5]);
-    __syncthreads();
-    merge_warps(shared.warps, heads, shared.merged);
+    add_tiles(shared.warps, source, first, heads_of(launch, entry, kvHead, head), offset, launch.scaleLog2,
+              shared.queries[threadIdx.x >> 5]);
   }
+  __syncthreads();
+  merge_warps(shared.warps, group, shared.merged);
 }
 
 /* Adds up the parts of the list's thread blocks, a part of the results in each. */
@@ -120,24 +116,22 @@ __device__ __forceinline__ void attend_list(const int *step, const int *choicePl
   extern __shared__ __align__(16) unsigned char dynamic[];
   Shared &shared = *reinterpret_cast<Shared *>(dynamic);
   require_shared_memory(kSharedBytes);
-  uint4 *bins = reinterpret_cast<uint4 *>(shared.bins);
-  for (int i = threadIdx.x; i < kBinWords / 4; i += kThreads) bins[i] = make_uint4(0, 0, 0, 0);
-  const int space = (dynamic_shared_bytes() - kSharedBytes) / 2;
-  const KeptRanks kept = {reinterpret_cast<uint4 *>(dynamic + kSharedBytes), space / kRow * kRow};
   const ChoicePlan plan = choice_plan(step, choicePlace);
   const int number = blockIdx.x / kListBlocks, peer = blockIdx.x % kListBlocks, kvHeads = launch.kvHeads;
   const int index = number / kvHeads, kvHead = number % kvHeads, group = launch.queryHeads / kvHeads;
-  const ChoiceEntry entry = plan.entries[index]; /* before it is known whether there is one, as words take their time */
   /* All thread blocks of a list leave here, or none. */
   if (index >= plan.entryCount || peer >= kPeers) {
     wait_for_previous();
     return;
   }
+  const ChoiceEntry entry = plan.entries[index];
   const ChoiceSegment segment = *reinterpret_cast<const ChoiceSegment *>(step + entry.firstSegment);
+  uint4 *bins = reinterpret_cast<uint4 *>(shared.bins);
+  for (int i = threadIdx.x; i < kBinWords / 4; i += kThreads) bins[i] = make_uint4(0, 0, 0, 0);
   if (threadIdx.x < 5) shared.list.found[threadIdx.x] = 0;
   wait_for_previous();
   int2 *list = launch.lists + size_t(number) * launch.listStride;
-  choose<kPeers>(launch, plan, entry, segment, kvHead, peer, shared, kept, list);
+  choose<kPeers>(launch, plan, entry, segment, kvHead, peer, shared, list);
   if (peer == 0 && threadIdx.x == 0) count_list(entry, launch.counts);
   cluster_sync<kPeers>(); /* the whole list is there, and no counters are read any more */
   attend<kPeers>(launch, plan, entry, segment, kvHead, peer, shared, list);

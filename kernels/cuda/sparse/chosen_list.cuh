@@ -33,26 +33,20 @@ constexpr uint32 kNoRank = 0x7fff;
 constexpr float kLeastSum = -1e30f;
 /* Pairs of tokens whose scores a thread has under way, and how far it is from one to the next. */
 constexpr int kAhead = 16, kStep = 2 * kThreads;
-/* Ranks of kVector tokens are a vector; a thread goes through kRow tokens in a row at a time. */
-constexpr int kVector = 8, kRow = 64;
+/* Tokens of a thread block whose ranks it keeps; those of others are made again where they are needed. */
+constexpr int kKeptRanks = 8192;
+/* Tokens in a row that a lane goes through at a time. */
+constexpr int kLane = 8;
 /* Tokens of the list that are looked up at a time. */
 constexpr int kStaged = 2048;
 
 struct ListShared {
+  uint4 ranks[kKeptRanks / kLane];
   unsigned short staged[kStaged];
   int groups[kThreads]; /* counts of ranks */
   float sums[kMaxGroup];
   int scratch[2][kWarps];
   int found[5];
-};
-
-/* Ranks of the first `count` tokens of a thread block; those of others are made again where they are needed. */
-struct KeptRanks {
-  uint4 *vectors;
-  int count; /* a multiple of kRow */
-
-  /* The vectors of a row and those of its neighbours' rows that threads read at the same time are in other banks. */
-  __device__ __forceinline__ uint4 &vector(int index) const { return vectors[index ^ (index / (kRow / kVector) % 8)]; }
 };
 
 /* What a thread block has of a list's candidates: `count` of them from number `first` on, and their scores. */
@@ -66,7 +60,7 @@ struct Slice {
 template <int kPeers>
 __device__ __forceinline__ Slice slice_of(const ChoiceEntry &entry, int peer, int kvHead, int kvHeads, int group,
                                           const unsigned short *scores) {
-  const int each = ((entry.candidates + kPeers - 1) / kPeers + kVector - 1) / kVector * kVector;
+  const int each = ((entry.candidates + kPeers - 1) / kPeers + kLane - 1) / kLane * kLane;
   Slice slice;
   slice.first = min(peer * each, entry.candidates), slice.count = min(each, entry.candidates - slice.first);
   slice.passes = passes_of(group), slice.passStride = size_t(entry.scoreStride) * kPassHeads;
@@ -160,9 +154,9 @@ __device__ __forceinline__ void count_rank(uint32 (&bins)[kBinWords], uint32 ran
 }
 
 /* Ranks all tokens of the slice, and counts them. `next`: the scores of the thread's first ones. */
-__device__ __forceinline__ void rank_tokens(const Slice &slice, Scores2 &next, const ListShared &shared,
-                                            const KeptRanks &kept, uint32 (&bins)[kBinWords]) {
-  const int padded = (slice.count + kVector - 1) / kVector * kVector;
+__device__ __forceinline__ void rank_tokens(const Slice &slice, Scores2 &next, ListShared &shared,
+                                            uint32 (&bins)[kBinWords]) {
+  const int padded = (slice.count + kLane - 1) / kLane * kLane;
   for (int base = 2 * threadIdx.x; base < padded; base += kAhead * kStep) {
     Scores2 own = next;
     if (base + kAhead * kStep < padded) next.load(slice, 0, base + kAhead * kStep);
@@ -182,18 +176,18 @@ __device__ __forceinline__ void rank_tokens(const Slice &slice, Scores2 &next, c
       const int first = base + a * kStep;
       if (first >= padded) break;
       const uint32 ranks = rank_pair(slice, first, best[a]);
-      if (first < kept.count) reinterpret_cast<uint32 *>(&kept.vector(first / kVector))[first % kVector / 2] = ranks;
+      if (first < kKeptRanks) reinterpret_cast<uint32 *>(shared.ranks)[first / 2] = ranks;
       count_rank(bins, ranks & 0xffff), count_rank(bins, ranks >> 16);
     }
   }
 }
 
-/* Ranks of kVector tokens from `first` on, once all were ranked. */
-__device__ __forceinline__ uint4 ranks_of(const Slice &slice, const ListShared &shared, const KeptRanks &kept, int first) {
-  if (first < kept.count) return kept.vector(first / kVector);
-  uint32 words[kVector / 2];
+/* Ranks of kLane tokens from `first` on, once all were ranked. */
+__device__ __forceinline__ uint4 ranks_of(const Slice &slice, const ListShared &shared, int first) {
+  if (first < kKeptRanks) return shared.ranks[first / kLane];
+  uint32 words[kLane / 2];
 #pragma unroll
-  for (int pair = 0; pair < kVector / 2; pair++) {
+  for (int pair = 0; pair < kLane / 2; pair++) {
     const int token = min(first + 2 * pair, (slice.count - 1) & ~1);
     float best[2] = {-infinity(), -infinity()};
     for (int pass = 0; pass < slice.passes; pass++) {
@@ -241,7 +235,7 @@ __device__ __forceinline__ Limit find_limit(int take, int peer, const uint32 (&b
   int counts[2] = {}, befores[2] = {};
 #pragma unroll
   for (int p = 0; p < kPeers; p++) {
-    const uint32 pair = thread < kGroupRanks / 2 ? peer_word<kPeers>(bins + group * (kGroupRanks / 2) + thread, p) : 0;
+    const uint32 pair = peer_word<kPeers>(bins + group * (kGroupRanks / 2) + thread, p);
     counts[0] += int(pair & 0xffff), counts[1] += int(pair >> 16);
     if (p < peer) befores[0] += int(pair & 0xffff), befores[1] += int(pair >> 16);
   }
@@ -282,77 +276,96 @@ __device__ __forceinline__ int2 place_of(const ChoicePlan &plan, const ChoiceEnt
   return make_int2((place.block << blockShift) + place.token, own.offset);
 }
 
-/* Tokens [first, first + kRow) of a slice: which are below the limit, and which at it, as bits. */
+/* Tokens [first, first + kLane) of a slice: which are below the limit, and which at it, as bits. */
 struct Taken {
-  uint64 below, equal;
+  uint32 below, equal;
 };
 
-__device__ __forceinline__ Taken taken_of(const Slice &slice, const ListShared &shared, const KeptRanks &kept, int first,
-                                          int limit) {
+__device__ __forceinline__ Taken taken_of(const Slice &slice, const ListShared &shared, int first, int limit) {
+  if (first >= slice.count) return {0, 0};
+  const uint4 ranks = ranks_of(slice, shared, first);
+  const uint32 words[kLane / 2] = {ranks.x, ranks.y, ranks.z, ranks.w};
   /* Of two ranks at once, whose bit 15 is left where the rank is not above the limit: ranks and limits have 15 bits. */
   const uint32 atMost = 0x80008000u + uint32(limit) * 0x10001u, below = atMost - 0x10001u;
-  Taken taken = {0, 0};
+  uint32 pairs[2] = {0, 0};
 #pragma unroll
-  for (int vector = 0; vector < kRow / kVector; vector++) {
-    if (first + vector * kVector >= slice.count) break;
-    const uint4 ranks = ranks_of(slice, shared, kept, first + vector * kVector);
-    const uint32 words[kVector / 2] = {ranks.x, ranks.y, ranks.z, ranks.w};
-    uint32 pairs[2] = {0, 0};
-#pragma unroll
-    for (int pair = 0; pair < kVector / 2; pair++) {
-      pairs[0] |= ((below - words[pair]) >> 15 & 0x10001u) << 2 * pair;
-      pairs[1] |= ((atMost - words[pair]) >> 15 & 0x10001u) << 2 * pair;
-    }
-    const uint32 isBelow = (pairs[0] | pairs[0] >> 15) & 0xff, isAtMost = (pairs[1] | pairs[1] >> 15) & 0xff;
-    taken.below |= uint64(isBelow) << kVector * vector;
-    taken.equal |= uint64(isAtMost & ~isBelow) << kVector * vector;
+  for (int pair = 0; pair < kLane / 2; pair++) {
+    pairs[0] |= ((below - words[pair]) >> 15 & 0x10001u) << 2 * pair;
+    pairs[1] |= ((atMost - words[pair]) >> 15 & 0x10001u) << 2 * pair;
   }
-  return taken;
+  const uint32 mask = (1u << kLane) - 1;
+  const uint32 isBelow = (pairs[0] | pairs[0] >> 15) & mask, isAtMost = (pairs[1] | pairs[1] >> 15) & mask;
+  return {isBelow, isAtMost & ~isBelow};
 }
 
-/* How many stand before some tokens, in the list or among those at the limit. */
-struct Before {
-  int taken, equal;
+__device__ __forceinline__ int upper_half(int both) { return int(uint32(both) >> 16); }
 
-  /* The place in the list of a token at the limit, or behind these. */
-  __device__ __forceinline__ int place(const Limit &limit) const { return taken + min(equal, limit.equal); }
+/* Tokens that are below the limit in the lower half, and those at it in the upper one. */
+__device__ __forceinline__ int count_taken(const Taken &taken) {
+  return __popc(taken.below) | int(uint32(__popc(taken.equal)) << 16);
+}
+
+/* What a warp goes through: `end` is not above the slice's count. */
+struct Stretch {
+  int first, end;
 };
 
-/* Puts those of a thread's tokens into `staged` whose places in the list are in [window, window + kStaged). */
-__device__ __forceinline__ void stage_tokens(const Taken &own, Before before, const Limit &limit, int first, int window,
-                                             unsigned short *staged) {
-  for (uint64 bits = own.below | own.equal; bits != 0; bits &= bits - 1) {
-    const int i = __ffsll(bits) - 1, at = before.place(limit) - window;
-    const bool isEqual = own.equal >> i & 1;
-    if ((!isEqual || before.equal < limit.equal) && at >= 0 && at < kStaged) staged[at] = first + i;
-    before.taken += !isEqual, before.equal += isEqual;
+__device__ __forceinline__ Stretch stretch_of(const Slice &slice) {
+  constexpr int kTile = 32 * kLane;
+  const int each = ((slice.count + kWarps - 1) / kWarps + kTile - 1) / kTile * kTile, warp = threadIdx.x >> 5;
+  return {warp * each, min((warp + 1) * each, slice.count)};
+}
+
+/* Puts those of a warp's tokens into `staged` whose places in the list are in [window, window + kStaged). */
+__device__ __forceinline__ void stage_tokens(const Slice &slice, const Limit &limit, int taken, int same, int window,
+                                             ListShared &shared) {
+  const int lane = threadIdx.x & 31;
+  const Stretch stretch = stretch_of(slice);
+  for (int tile = stretch.first; tile < stretch.end; tile += 32 * kLane) {
+    const int first = tile + lane * kLane;
+    const Taken own = taken_of(slice, shared, first, limit.rank);
+    int sum = count_taken(own);
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+      const int other = __shfl_up_sync(kAllLanes, sum, step);
+      if (lane >= step) sum += other;
+    }
+    const int before = sum - count_taken(own), all = __shfl_sync(kAllLanes, sum, 31);
+    int below = taken + (before & 0xffff), equal = same + upper_half(before);
+    for (uint32 bits = own.below | own.equal; bits != 0; bits &= bits - 1) {
+      const int i = __ffs(bits) - 1;
+      const bool isEqual = own.equal >> i & 1;
+      const int at = below + min(equal, limit.equal) - window;
+      if ((!isEqual || equal < limit.equal) && at >= 0 && at < kStaged) shared.staged[at] = first + i;
+      below += !isEqual, equal += isEqual;
+    }
+    taken += all & 0xffff, same += upper_half(all);
   }
 }
 
 /* The slice's tokens below the limit and those at it that the list has, in order. */
 __device__ __forceinline__ void fill_list(const ChoicePlan &plan, const ChoiceEntry &entry, const ChoiceSegment &segment,
                                           const Slice &slice, const Limit &limit, int blockShift, ListShared &shared,
-                                          const KeptRanks &kept, int2 *list) {
-  Before tile = {limit.takenBefore, limit.equalBefore};
-  for (int start = 0; start < slice.count; start += kThreads * kRow) {
-    const int first = start + threadIdx.x * kRow;
-    const Taken own = taken_of(slice, shared, kept, first, limit.rank);
-    /* At most kThreads kRow in each half of a word. */
-    int total;
-    const int both = scan_before(__popcll(own.below) | __popcll(own.equal) << 16, shared.scratch[1], total);
-    const Before before = {tile.taken + (both & 0xffff), tile.equal + (both >> 16)};
-    const Before behind = {tile.taken + (total & 0xffff), tile.equal + (total >> 16)};
-    for (int window = tile.place(limit); window < behind.place(limit); window += kStaged) {
-      stage_tokens(own, before, limit, first, window, shared.staged);
-      __syncthreads();
-      const int count = min(kStaged, behind.place(limit) - window);
+                                          int2 *list) {
+  const int lane = threadIdx.x & 31;
+  const Stretch stretch = stretch_of(slice);
+  int own = 0, total;
+  for (int tile = stretch.first; tile < stretch.end; tile += 32 * kLane) {
+    own += count_taken(taken_of(slice, shared, tile + lane * kLane, limit.rank));
+  }
+  /* A thread has what stands before it; of its warp the first lane's is that of all. */
+  const int before = __shfl_sync(kAllLanes, scan_before(own, shared.scratch[1], total), 0);
+  const int taken = limit.takenBefore + (before & 0xffff), same = limit.equalBefore + upper_half(before);
+  const int start = limit.takenBefore + min(limit.equalBefore, limit.equal);
+  const int end = limit.takenBefore + (total & 0xffff) + min(limit.equalBefore + upper_half(total), limit.equal);
+  for (int window = start; window < end; window += kStaged) {
+    stage_tokens(slice, limit, taken, same, window, shared);
+    __syncthreads();
+    const int count = min(kStaged, end - window);
 #pragma unroll 4
-      for (int i = threadIdx.x; i < count; i += kThreads) {
-        list[window + i] = place_of(plan, entry, segment, slice.first + shared.staged[i], blockShift);
-      }
-      __syncthreads();
+    for (int i = threadIdx.x; i < count; i += kThreads) {
+      list[window + i] = place_of(plan, entry, segment, slice.first + shared.staged[i], blockShift);
     }
-    tile = behind;
     __syncthreads();
   }
 }

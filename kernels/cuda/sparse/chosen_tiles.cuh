@@ -34,11 +34,11 @@ constexpr int kStride = HEAD_DIM + 8;
 
 /* What warps have summed up: weighted V, and of each row of q the greatest score and the sum of its weights. */
 struct WarpSums {
-  float sums[kTileWarps][kHeads][HEAD_DIM];
-  float2 totals[kTileWarps][kHeads];
+  float sums[kTileWarps][kMaxGroup][HEAD_DIM];
+  float2 totals[kTileWarps][kMaxGroup];
 };
 
-/* The same of a thread block, of all query heads. */
+/* The same of a thread block. */
 struct PartSums {
   float2 sums[kMaxGroup][HEAD_DIM / 2];
   float2 totals[kMaxGroup];
@@ -70,12 +70,6 @@ struct Token {
   int offset;
 };
 
-/* The row of K of a slot. */
-__device__ __forceinline__ uint32 row_of(int slot, int kvHead, int kvHeads, int blockShift) {
-  const uint32 block = uint32(slot >> blockShift) * kvHeads + kvHead;
-  return (2 * block << blockShift) + (slot & ((1 << blockShift) - 1));
-}
-
 /* The lane's token of the tile that begins at number `first`; the last of the part where there is none. */
 __device__ __forceinline__ Token token_of(const Source &from, int first) {
   const int number = min(first + int(threadIdx.x & 15), from.end - 1), index = number - from.entry.take;
@@ -86,7 +80,8 @@ __device__ __forceinline__ Token token_of(const Source &from, int first) {
     const TokenPlace place = place_in(from.plan.step, from.entry.tailBlocks, from.entry.tailFirst + index, from.blockShift);
     own = make_int2((place.block << from.blockShift) + place.token, from.entry.tailOffset);
   }
-  return {row_of(own.x, from.kvHead, from.kvHeads, from.blockShift), own.y};
+  const uint32 block = uint32(own.x >> from.blockShift) * from.kvHeads + from.kvHead;
+  return {(2 * block << from.blockShift) + (own.x & ((1 << from.blockShift) - 1)), own.y};
 }
 
 /* K of a lane: of tokens g and g + 8 of a tile. */
@@ -312,11 +307,11 @@ __device__ __forceinline__ void add_tiles(WarpSums &part, const Source &from, in
   softmax.total += __shfl_xor_sync(kAllLanes, softmax.total, 2);
   const int head = lane / 4;
   if (head >= heads.count) return;
-  if (lane % 4 == 0) part.totals[warp][head] = make_float2(softmax.greatest, softmax.total);
+  if (lane % 4 == 0) part.totals[warp][heads.first + head] = make_float2(softmax.greatest, softmax.total);
   /* A column's numbers 2 t and 2 t + 1 are those of two lanes that had V. */
 #pragma unroll
   for (int column = 0; column < kColumns; column++) {
-    float *to = part.sums[warp][head] + 8 * kRun * (column / kRun) + column % kRun + 2 * kRun * (lane % 4);
+    float *to = part.sums[warp][heads.first + head] + 8 * kRun * (column / kRun) + column % kRun + 2 * kRun * (lane % 4);
     to[0] = sums[column][0], to[kRun] = sums[column][1];
   }
 }
@@ -333,9 +328,9 @@ struct Merging {
   }
 };
 
-/* Adds up what the warps of a thread block have of some query heads. */
-__device__ __forceinline__ void merge_warps(const WarpSums &part, const Heads &heads, PartSums &merged) {
-  for (int i = threadIdx.x; i < heads.count * (HEAD_DIM / 2); i += kTileThreads) {
+/* Adds up what the warps of a thread block have of `group` query heads. */
+__device__ __forceinline__ void merge_warps(const WarpSums &part, int group, PartSums &merged) {
+  for (int i = threadIdx.x; i < group * (HEAD_DIM / 2); i += kTileThreads) {
     const int head = i / (HEAD_DIM / 2), pair = i % (HEAD_DIM / 2);
     Merging all = {-infinity(), make_float2(0, 0), 0};
 #pragma unroll
@@ -344,8 +339,8 @@ __device__ __forceinline__ void merge_warps(const WarpSums &part, const Heads &h
     for (int w = 0; w < kTileWarps; w++) {
       all.add(part.totals[w][head], reinterpret_cast<const float2 *>(part.sums[w][head])[pair]);
     }
-    merged.sums[heads.first + head][pair] = all.sum;
-    if (pair == 0) merged.totals[heads.first + head] = make_float2(all.greatest, all.total);
+    merged.sums[head][pair] = all.sum;
+    if (pair == 0) merged.totals[head] = make_float2(all.greatest, all.total);
   }
 }
 

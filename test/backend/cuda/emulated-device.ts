@@ -108,6 +108,9 @@ export class EmulatedDevice implements ComputeDevice {
     };
   }
 
+  /** Clusters are nothing here. */
+  packClusters(): void {}
+
   allowSharedBytes(name: KernelName, bytes: number): void {
     // Loops have no shared memory, but what asks for too much on a device shows here too.
     if (bytes > this.maxSharedBytesPerBlock) throw new Error(`${name} takes ${bytes} bytes of shared memory`);

@@ -217,6 +217,10 @@ export class CudaDevice implements ComputeDevice {
     this.#kernel(name).setMaxSharedBytes(bytes);
   }
 
+  packClusters(name: KernelName): void {
+    this.#kernel(name).packClusters();
+  }
+
   putTensorMap(matrix: DeviceBuffer, width: number, boxRows: number): DeviceBuffer {
     const map = encodeTensorMap(this.context, matrix, width, boxRows);
     const staging = this.allocateHost(`map of ${matrix.name}`, map.byteLength);

@@ -29,7 +29,11 @@ const functionAttributes = {
   maxThreadsPerBlock: 0,
   staticSharedBytes: 1,
   maxDynamicSharedBytes: 8,
+  clusterPolicy: 15,
 } as const;
+
+/** CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING of cuda.h; by default clusters are spread over multiprocessors. */
+const balancedClusters = 2;
 
 /** CUDA_ERROR_INVALID_VALUE: cuFuncGetParamInfo returns it for an index past the last parameter. */
 const invalidValue = 1;
@@ -96,6 +100,17 @@ export class CudaKernel<Types extends Signature = Signature> {
     const status = driver.symbols.cuFuncSetAttribute(this.#handle, maxDynamicSharedBytes, bytes);
     driver.check(`cuFuncSetAttribute ("${this.name}")`, status);
     this.#maxSharedBytes = bytes;
+  }
+
+  /**
+   * Lets thread blocks of a cluster share multiprocessors: spread out, of clusters of four fewer fit at a time than there is
+   * space for. Nothing where there are no clusters.
+   */
+  packClusters(): void {
+    const { driver, device } = this.#context;
+    if (device.computeCapability < 90) return;
+    const status = driver.symbols.cuFuncSetAttribute(this.#handle, functionAttributes.clusterPolicy, balancedClusters);
+    driver.check(`cuFuncSetAttribute ("${this.name}")`, status);
   }
 
   /** Packs arguments for launches of this kernel; they can be reused for any number of launches. */

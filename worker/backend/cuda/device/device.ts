@@ -81,6 +81,10 @@ export interface ComputeDevice {
    */
   allowSharedBytes(name: KernelName, bytes: number): void;
   /**
+   * Lets thread blocks of a cluster of this kernel share multiprocessors, so that as many clusters fit as thread blocks do.
+   */
+  packClusters(name: KernelName): void;
+  /**
    * Describes a bfloat16 matrix to the bulk copy engine (worker/native/cuda/tensor-map.ts); the map lies in device
    * memory. Only where `hasWarpgroups`.
    */

@@ -43,33 +43,21 @@ const listBlockCounts = [1, 2, 4, 8] as const satisfies readonly ListBlocks[];
 /** The kernel that scores for groups of so many query heads. */
 export const scoringKernel = (group: number) => (group > passHeads ? "score_shadows_wide" : "score_shadows");
 
-/** What of a device says how large launches are. */
-export type ChoosingDevice = Pick<ComputeDevice, "multiprocessorCount" | "maxSharedBytesPerBlock">;
-
-/** Ranks that a thread block keeps in shared memory are whole rows, of as many as a thread goes through (kRow). */
-const rankRow = 64;
-
 /** Shared memory of attend_choice.cu. */
-function choosingBytes(headDim: number, rooms: readonly number[]): number {
-  // Counters of ranks, or of each of 4 warps sums and totals of 8 query heads and of the thread block those of 16; of each
-  // warp 8 rows of q; 2048 tokens of a list, sums over counters, of scores, over warps, and what was found.
-  const sums = (4 * 8 + 16) * (4 * headDim + 8);
-  const fixed = Math.max(2 ** 16, sums) + 4 * 8 * 2 * (headDim + 8) + 2 * 2_048 + 4 * (128 + 16 + 8 + 5);
-  const aligned = Math.ceil(fixed / 16) * 16;
-  const room = rooms.find((bytes) => bytes >= aligned) ?? aligned;
-  return aligned + 2 * rankRow * Math.floor((room - aligned) / 2 / rankRow);
+function choosingBytes(headDim: number): number {
+  // Counters of ranks, or of each of 4 warps sums and totals for 16 query heads; 8192 ranks, 2048 tokens of a list, sums over
+  // counters, of scores, over warps, and what was found, or such sums of the thread block; of each warp 8 rows of q.
+  const sums = 16 * (4 * headDim + 8);
+  const list = 2 * (8_192 + 2_048) + 4 * (128 + 16 + 8 + 5);
+  return Math.max(2 ** 16, 4 * sums) + Math.ceil(Math.max(list, sums) / 16) * 16 + 4 * 8 * 2 * (headDim + 8);
 }
 
 /** How the kernels of rows that choose are launched, for `lists` pairs of a row and a KV head. */
-export function choiceLaunches(headDim: number, device: ChoosingDevice) {
-  const { multiprocessorCount, maxSharedBytesPerBlock } = device;
-  const isLong = headDim > 128;
-  // Two thread blocks of a multiprocessor, where they fit: CUDA reserves 1 KiB for each, and it has 1 KiB more.
-  const rooms = [(maxSharedBytesPerBlock + 1_024) / 2 - 1_024, maxSharedBytesPerBlock].slice(isLong ? 1 : 0);
-  const blocks = (isLong ? 1 : 2) * multiprocessorCount;
+export function choiceLaunches(headDim: number, multiprocessorCount: number) {
+  const blocks = (headDim > 128 ? 1 : 2) * multiprocessorCount;
   // Of each of 8 warps a ring of 8 panels and its barriers, and 16 rounded queries (score_shadows.cu).
   const scoring = 8 * (8 * 16 * (headDim / 2 + 2) + 32 + 16 * (headDim + 24));
-  const shared = { scoring, choosing: choosingBytes(headDim, rooms) } as const;
+  const shared = { scoring, choosing: choosingBytes(headDim) } as const;
   return {
     shared,
     score: {
@@ -88,11 +76,14 @@ export function choiceLaunches(headDim: number, device: ChoosingDevice) {
   };
 }
 
-/** Allows these kernels the shared memory that they are launched with. */
+/** Allows these kernels the shared memory that they are launched with, and clusters to lie close together. */
 export function allowChoices(device: ComputeDevice, headDim: number): void {
-  const { shared } = choiceLaunches(headDim, device);
+  const { shared } = choiceLaunches(headDim, device.multiprocessorCount);
   for (const name of ["score_shadows", "score_shadows_wide"] as const) device.allowSharedBytes(name, shared.scoring);
-  for (const name of Object.values(choosingKernels)) device.allowSharedBytes(name, shared.choosing);
+  for (const name of Object.values(choosingKernels)) {
+    device.allowSharedBytes(name, shared.choosing);
+    device.packClusters(name);
+  }
 }
 
 /** Launches of shadow_keys.cu. */
@@ -160,7 +151,7 @@ export function chooseOps(
   ] as const;
   const prepared = (count: ListBlocks) => device.prepare(choosingKernels[count], ...choosing);
   const choose = { 1: prepared(1), 2: prepared(2), 4: prepared(4), 8: prepared(8) } as const;
-  const launches = choiceLaunches(config.headDim, device);
+  const launches = choiceLaunches(config.headDim, device.multiprocessorCount);
   const listsOf = (choices: number): number => Math.min(choices, seats) * kvHeadCount;
   return [
     ({ choices }) => {
