@@ -84,6 +84,19 @@ __device__ __forceinline__ Token token_of(const Source &from, int first) {
   return {(2 * block << from.blockShift) + (own.x & ((1 << from.blockShift) - 1)), own.y};
 }
 
+/* What is read once stays out of the L1 cache, and is asked for where this stands. */
+__device__ __forceinline__ uint4 load_once(const uint4 *from) {
+#if __CUDA_ARCH__ >= 800
+  uint4 x;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from));
+  return x;
+#else
+  return *from;
+#endif
+}
+
 /* K of a lane: of tokens g and g + 8 of a tile. */
 struct Keys {
   uint4 rows[kTiles][kChunks];
@@ -95,7 +108,7 @@ struct Keys {
       const size_t row = __shfl_sync(kAllLanes, token.row, 8 * n + lane / 4);
       const uint4 *own = reinterpret_cast<const uint4 *>(from.pool + row * HEAD_DIM) + lane % 4;
 #pragma unroll
-      for (int c = 0; c < kChunks; c++) rows[n][c] = own[4 * c];
+      for (int c = 0; c < kChunks; c++) rows[n][c] = load_once(own + 4 * c);
     }
   }
 };
@@ -114,7 +127,7 @@ struct Values {
       for (int j = 0; j < kRuns; j++) {
         const bf16 *own = values + row * HEAD_DIM + 8 * kRun * j;
         if constexpr (kRun == 8) {
-          const uint4 eight = *reinterpret_cast<const uint4 *>(own);
+          const uint4 eight = load_once(reinterpret_cast<const uint4 *>(own));
           words[n][j][0] = eight.x, words[n][j][1] = eight.y;
           words[n][j][kRun / 2 - 2] = eight.z, words[n][j][kRun / 2 - 1] = eight.w;
         } else {
