@@ -252,7 +252,14 @@ function countingDevice(): { readonly device: ComputeDevice; readonly counted: (
     ...{ hardware: "any", multiprocessorCount: 160, maxSharedBytesPerBlock: 227 * 1024, hasWarpgroups: true },
     multipliesE4m3: true,
     ...{ allocate, freeBytes: () => 2 ** 50, allocateHost: (_: string, count: number) => new Uint8Array(count) },
-    ...{ prepare: () => nothing, allowSharedBytes: nothing, packClusters: nothing, copyIn: nothing, copyOut: nothing, fill: nothing },
+    ...{
+      prepare: () => nothing,
+      allowSharedBytes: nothing,
+      packClusters: nothing,
+      copyIn: nothing,
+      copyOut: nothing,
+      fill: nothing,
+    },
     putTensorMap: () => allocate("tensor map", 128),
   };
   // Making the parts of a backend calls nothing else of a device: what did would fail here at every start.

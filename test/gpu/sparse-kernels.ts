@@ -241,7 +241,17 @@ export async function checkSparse(
   const words = [await twin.compare([sums])];
   tiedScores(random, of, twin, given);
   twin.upload();
-  const chosen = [of.qkv, ...plan, of.rotations, of.pool, ...heads, rotaryDim, blockTokens, of.listStride, scale] as const;
+  const chosen = [
+    of.qkv,
+    ...plan,
+    of.rotations,
+    of.pool,
+    ...heads,
+    rotaryDim,
+    blockTokens,
+    of.listStride,
+    scale,
+  ] as const;
   const results = [of.unitSums, of.scores, of.lists, of.counts, of.out] as const;
   // Weighted means of V, whose weights have the error of bfloat16 and together are 1.
   const absolute = greatestValue * 2 ** -8;

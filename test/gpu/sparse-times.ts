@@ -149,7 +149,7 @@ export async function timeKernels(device: CudaDevice, random: Random, bytesPerSe
   allowChoices(device, headDim);
   const launches = choiceLaunches(headDim, device.multiprocessorCount);
   const lists = shape.rows * kvHeads;
-  const listBlocks = launches.listBlocks(lists);
+  const listBlocks = launches.listBlocks(lists, shape.context);
   const chooseBy = (count: ListBlocks) => {
     const choose = device.prepare(choosingKernels[count], ...choosing);
     return () => choose(launches.choose(lists, count));

@@ -108,8 +108,9 @@ export class EmulatedDevice implements ComputeDevice {
     };
   }
 
-  /** Clusters are nothing here. */
-  packClusters(): void {}
+  packClusters(): void {
+    // Clusters are nothing here.
+  }
 
   allowSharedBytes(name: KernelName, bytes: number): void {
     // Loops have no shared memory, but what asks for too much on a device shows here too.

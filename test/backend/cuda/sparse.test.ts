@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaBackendOptions } from "../../../worker/backend/cuda/parts.ts";
 import { assertChoosable } from "../../../worker/backend/cuda/sparse/sparse-memory.ts";
+import { choiceLaunches } from "../../../worker/backend/cuda/sparse/sparse-ops.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { sparseBackendChecks, sparseModelOptions, sparseRow } from "../../gpu/sparse-backend.ts";
 import { Random } from "../../native/random.ts";
@@ -34,6 +35,15 @@ test("attention of rows that choose is launched once a layer, and that of others
   await backend.forward(sparseRow(tokens, 60, { chosen: 6 }));
   expect(device.log.filter((name) => name.startsWith("attend_choice"))).toHaveLength(model.config.layerCount);
   await backend.dispose();
+});
+
+test("a list has as many thread blocks as end soonest, and as can count what it chooses from", () => {
+  const { listBlocks } = choiceLaunches(128, 132);
+  const counts = (context: number) => [8, 64, 128, 256, 400].map((lists) => listBlocks(lists, context));
+  expect(counts(40_000)).toEqual([8, 4, 2, 1, 8]);
+  expect(counts(65_528)).toEqual([8, 4, 2, 1, 8]);
+  expect(counts(131_072)).toEqual([8, 4, 4, 4, 8]);
+  expect(counts(524_224)).toEqual([8, 8, 8, 8, 8]);
 });
 
 describe("a backend without choices", () => {
@@ -69,6 +79,7 @@ describe("refused before anything is launched", () => {
     [{ window: { tokens: 8, layers: [true] } }, false, "a sliding window"],
     [{ scoreCap: 50 }, false, "caps scores"],
     [{ sinks: true }, false, "sinks"],
+    [{ contextTokens: 600_000 }, false, "of contexts of 600000 tokens, and 524224 are the most here"],
   ])("a model or a pool that does not go with choices: %p", (change, isMx8, words) => {
     expect(() => assertChoosable({ ...model.config, ...change }, 16, isMx8)).toThrow(words);
   });

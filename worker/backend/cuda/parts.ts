@@ -78,7 +78,7 @@ export async function makeParts(
   const packShape = packShapeOf(config, device, options);
   if (kvElement === "mx8") assertMx8(packShape, device);
   if (options.sparse) {
-    assertChoosable(config, blockTokens, kvElement === "mx8");
+    assertChoosable(config, blockTokens, kvElement === "mx8", device.hasWarpgroups);
     allowChoices(device, config.headDim);
   }
   allowAttention(device, config.headDim, kvElement);

@@ -12,14 +12,18 @@ import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
 const segmentsPerSeat = 1_024;
 /** Query heads that share a KV head, at most (kMaxGroup), and how many of them are scored at a time (kPassHeads). */
 const mostGroup = 16;
+/** Tokens that a thread block chooses from at most (kMostCandidates), and thread blocks that share a list at most. */
+export const mostCandidates = 65_528;
+const mostListBlocks = 8;
 export const passHeads = 4;
 
 /** Query heads of a KV head for which there is space: whole passes. */
 export const scoredHeads = (group: number): number => Math.ceil(group / passHeads) * passHeads;
 
 /** @throws Error naming what of the model or of the pool does not go with choices */
-export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8: boolean): void {
-  const { headCount, kvHeadCount, headDim, window, scoreCap, sinks } = config;
+export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8: boolean, hasClusters = true): void {
+  const { headCount, kvHeadCount, headDim, window, scoreCap, sinks, contextTokens } = config;
+  const most = mostCandidates * (hasClusters ? mostListBlocks : 1);
   const refused = (what: string) => new Error(`rows cannot choose what they read on a GPU: ${what}`);
   if (isMx8) throw refused("KV is in mx8");
   if (blockTokens < 16) throw refused(`blocks have ${blockTokens} tokens, and 16 are needed`);
@@ -28,6 +32,7 @@ export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8:
   if (window !== undefined) throw refused("the model has layers of a sliding window");
   if (scoreCap !== undefined) throw refused("the model caps scores");
   if (sinks) throw refused("heads have sinks");
+  if (contextTokens > most) throw refused(`of contexts of ${contextTokens} tokens, and ${most} are the most here`);
 }
 
 /** What the shadows of a block take in all layers: 4 bits a number of K, and a float16 scale for each head. */

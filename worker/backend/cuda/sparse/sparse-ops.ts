@@ -1,7 +1,7 @@
 /** Launches of rows that choose: shadows of K wherever K is written, and in each layer the choice and its attention. */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, SideStream } from "../device/device.ts";
-import { type ChoiceWorkspace, passHeads, type Shadows } from "./sparse-memory.ts";
+import { type ChoiceWorkspace, mostCandidates, passHeads, type Shadows } from "./sparse-memory.ts";
 
 /** Puts one launch into the stream, sized for the counts of a step. */
 type Op = (counts: { readonly rows: number; readonly choices: number }) => void;
@@ -66,10 +66,11 @@ export function choiceLaunches(headDim: number, multiprocessorCount: number) {
       sharedBytes: scoring,
       overlapsPrevious,
     } as const,
-    /** How many thread blocks a list has: as few as end soonest, of those that run at the same time. */
-    listBlocks: (lists: number): ListBlocks => {
+    /** How many thread blocks a list has: as few as end soonest, of those that run at the same time and count so many. */
+    listBlocks: (lists: number, contextTokens: number): ListBlocks => {
       const turns = (count: number): number => Math.ceil((lists * count) / blocks) / count;
-      return listBlockCounts.reduce<ListBlocks>((best, count) => (turns(count) < turns(best) ? count : best), 1);
+      const enough = listBlockCounts.filter((count) => count * mostCandidates >= contextTokens);
+      return enough.reduce<ListBlocks>((best, count) => (turns(count) < turns(best) ? count : best), enough[0] ?? 8);
     },
     choose: (lists: number, listBlocks: ListBlocks) =>
       ({ grid: [lists * listBlocks], blockThreads: 128, sharedBytes: shared.choosing, overlapsPrevious }) as const,
@@ -157,7 +158,7 @@ export function chooseOps(
     ({ choices }) => {
       if (choices === 0) return;
       const listCount = listsOf(choices);
-      const listBlocks = launches.listBlocks(listCount);
+      const listBlocks = launches.listBlocks(listCount, config.contextTokens);
       score(launches.score);
       choose[listBlocks](launches.choose(listCount, listBlocks));
     },
