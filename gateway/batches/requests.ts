@@ -44,8 +44,10 @@ export async function sendLine(send: SendRequest, job: LineJob): Promise<Answere
   const request = new Request(`http://batch${endpoint}`, { method: "POST", headers, body: line.body, signal });
   const requestId = `req_${crypto.randomUUID().replaceAll("-", "")}`;
   const response = await send(request, { principal, requestId });
-  const answer: unknown = await response.json();
+  // One that was aborted is answered with nothing, which is no JSON.
+  const text = await response.text();
   if (signal.aborted) return undefined;
+  const answer: unknown = JSON.parse(text);
   // Waiting does not help here: only the tenant can free storage.
   const isOverQuota = (answer as { error?: { code?: unknown } } | null)?.error?.code === "quota_exceeded";
   const isRefused = (response.status === 429 && !isOverQuota) || response.status === 503;
