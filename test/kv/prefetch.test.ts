@@ -58,6 +58,11 @@ class PrefetchRig extends KvRig {
 
 const tenant = (index: number): TenantId => `tenant_${index}`;
 
+/** Resolves when what was wanted has been looked up, which takes a turn for each tenant. */
+async function looked(): Promise<void> {
+  for (let turn = 0; turn < 6; turn++) await new Promise<void>((resolve) => setImmediate(resolve));
+}
+
 test("what lies in the folder is told to a worker, what no worker has; what is in the bucket alone comes first", async () => {
   using rig = new PrefetchRig();
   const { ids, fragments, spanKeys } = await rig.fill(3);
@@ -93,9 +98,11 @@ test("of a slow bucket eight are asked for at once, tenants in turn, and nothing
   rig.mover.fault = (job) => (job.is === "get" ? gate.promise : undefined);
   rig.prefetch.want(tenant(1), fragments.slice(0, 11));
   rig.prefetch.want(tenant(2), fragments.slice(11, 13));
+  await looked();
   await until(() => rig.gets.length === 8, "eight are asked for");
   rig.now = 5_000;
   rig.prefetch.want(tenant(3), fragments.slice(13));
+  await looked();
   await Bun.sleep(5);
   expect(rig.gets).toHaveLength(8);
   // What was named first is too old by now.
@@ -114,7 +121,7 @@ test("tenants are served in turn", async () => {
   rig.prefetch.want(tenant(1), fragments.slice(0, 11));
   await until(() => rig.gets.length === 8, "eight are asked for");
   rig.prefetch.want(tenant(2), fragments.slice(11));
-  await Bun.sleep(5);
+  await looked();
   gate.resolve();
   await until(() => rig.told.length === 12, "all have come");
   const at = rig.gets.indexOf(`get ${ids[11]}`);
