@@ -69,3 +69,8 @@ function parseYaml(text: string): unknown {
     return refuse("$", "is not valid YAML", "invalid_json");
   }
 }
+
+/** A query's text as the value that `parseQuery` takes. @throws QueryError invalid_json */
+export function readQueryText(text: string, format: "json" | "yaml"): unknown {
+  return format === "json" ? readJsonText(text) : readYamlText(text);
+}

@@ -4,7 +4,7 @@
  */
 import { describe, fieldsOf, integerOf, isObject, listOf, optional, refuse, required, step } from "./check.ts";
 import type { Generate, MapInputs, Plus, Query, Repeat, Zip } from "./ir.ts";
-import { readJsonText, readYamlText } from "./json-text.ts";
+import { readQueryText } from "./json-text.ts";
 import { queryLimits as limits } from "./limits.ts";
 import { generateFieldsOf, mapFieldsOf, optionsOf } from "./parse-options.ts";
 import { augment, fragment, type NodeReader, retrieve } from "./parse-sources.ts";
@@ -24,7 +24,7 @@ export function parseQuery(value: unknown): Query {
 
 /** Parses a query's text. @throws QueryError, invalid_json included */
 export function parseQueryText(text: string, format: "json" | "yaml"): Query {
-  return parseQuery(format === "json" ? readJsonText(text) : readYamlText(text));
+  return parseQuery(readQueryText(text, format));
 }
 
 type ReadNode = (reader: NodeReader, body: unknown, path: string, depth: number) => Query;

@@ -10,7 +10,7 @@ import type { QueryJob, QueryService } from "../../execute/query-service.ts";
 import { countPrepared } from "../../generate/usage-counters.ts";
 import { QueryError } from "../../query/errors.ts";
 import type { Query } from "../../query/ir.ts";
-import { readJsonText, readYamlText } from "../../query/json-text.ts";
+import { readQueryText } from "../../query/json-text.ts";
 import { parseQuery } from "../../query/parse.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
 import { collect, emptyChoices } from "../generation/choice.ts";
@@ -195,7 +195,7 @@ export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
   }
   return await useText(context, limits.queryBodyBytes, async (text) => {
     // Each look at all of a large query has a turn of its own.
-    const value = told(() => (format === "json" ? readJsonText(text) : readYamlText(text)));
+    const value = told(() => readQueryText(text, format));
     await yieldIfLong(text.length);
     const query = told(() => parseQuery(value));
     await yieldIfLong(text.length);
