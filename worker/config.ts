@@ -153,19 +153,65 @@ function refuseWithMx8(values: z.infer<typeof schema>): void {
 function refuseWithSparse(values: z.infer<typeof schema>): void {
   const refused = (problem: string) =>
     new WorkerSettingError("SPANGATE_SPARSE", `${values.SPANGATE_SPARSE} ${problem}`);
-  if (values.SPANGATE_DEVICE !== "cpu") {
-    throw refused(`is for the CPU so far, and ${values.SPANGATE_DEVICE} reads all of a context; leave it out`);
-  }
+  const { SPANGATE_SPARSE: mode, SPANGATE_DEVICE: device, SPANGATE_BLOCK_TOKENS: blockTokens } = values;
   if (values.SPANGATE_KV_POSITIONS === "relocate") {
     throw refused("does not go with SPANGATE_KV_POSITIONS relocate, which moves K; leave one of them out");
   }
+  if (blockTokens < leastChoiceBlock) {
+    throw refused(
+      `takes SPANGATE_BLOCK_TOKENS of ${leastChoiceBlock} or more, not ${blockTokens}; leave one of them out`,
+    );
+  }
+  if (device === "cpu") return;
+  if (mode === "ahead") {
+    throw refused(`is for the CPU: on ${device} a row chooses by its own query alone; take now`);
+  }
+  if (values.SPANGATE_KV_CODEC === "mx8") {
+    throw refused(
+      `does not go with SPANGATE_KV_CODEC mx8 on ${device}, which chooses over bfloat16; leave one of them out`,
+    );
+  }
 }
 
-/** @param slides some layers see a window of the newest tokens alone. @throws WorkerSettingError */
-export function assertSparseFits({ sparse }: WorkerConfig, slides: boolean): void {
-  if (sparse === undefined || !slides) return;
-  const problem = "the model has layers of a sliding window, which read little as they are";
-  throw new WorkerSettingError("SPANGATE_SPARSE", `${sparse.mode}: ${problem}; leave it out`);
+/** Tokens of a block, at least, that rows choose from. */
+const leastChoiceBlock = 16;
+/** On a GPU (kernels/cuda/sparse): parts of a head, query heads of a KV head at most, and of what so many tokens are chosen. */
+const gpuChoices = { headPart: 32, group: 16, contextTokens: 524_224 } as const;
+
+/** What of a model decides whether its rows can choose (model/config.ts). */
+export interface ChoosableModel {
+  readonly headDim: number;
+  readonly headCount: number;
+  readonly kvHeadCount: number;
+  readonly contextTokens: number;
+  readonly window?: object | undefined;
+  readonly scoreCap?: number | undefined;
+  readonly sinks?: boolean | undefined;
+}
+
+/** @throws WorkerSettingError naming what of the model has no choices on this device */
+export function assertSparseFits({ sparse, cudaIndex }: WorkerConfig, model: ChoosableModel): void {
+  if (sparse === undefined) return;
+  const { headDim, headCount, kvHeadCount, contextTokens } = model;
+  const { headPart, group, contextTokens: mostTokens } = gpuChoices;
+  const onGpu = cudaIndex !== undefined;
+  const reasons: readonly (readonly [isSo: boolean, what: string])[] = [
+    [model.window !== undefined, "the model has layers of a sliding window, which read little as they are"],
+    [model.scoreCap !== undefined, "the model caps its attention scores"],
+    [model.sinks === true, "the model has attention sinks"],
+    [onGpu && headDim % headPart !== 0, `a GPU takes heads of a multiple of ${headPart} dimensions, not ${headDim}`],
+    [onGpu && headCount > group * kvHeadCount, `a GPU takes up to ${group} query heads of a KV head`],
+    [onGpu && contextTokens > mostTokens, `a GPU takes contexts of up to ${mostTokens} tokens, not ${contextTokens}`],
+  ];
+  const reason = reasons.find(([isSo]) => isSo);
+  if (reason) throw new WorkerSettingError("SPANGATE_SPARSE", `${sparse.mode}: ${reason[1]}; leave it out`);
+}
+
+/** What a backend is told of rows that choose; undefined: none does, and it keeps nothing for them. */
+export function sparseOptionsOf({ sparse, maxRunningRequests: seats }: WorkerConfig) {
+  if (sparse === undefined) return undefined;
+  const { listTokens, shadowBits, mode } = sparse;
+  return { seats, listTokens, shadowBits, rings: mode === "ahead" };
 }
 
 /** A GPU has mx8 in parts of so many tokens (kernels/cuda/mx8.cuh), and reads it in heads of so many dimensions. */

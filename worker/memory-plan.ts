@@ -10,7 +10,7 @@ import { totalmem } from "node:os";
 import { packedForm, paddedOutputs } from "./backend/cpu/packer.ts";
 import { type ComputeDevice, DeviceBuffer } from "./backend/cuda/device/device.ts";
 import type { CudaBackendOptions } from "./backend/cuda/parts.ts";
-import { type WorkerConfig, WorkerSettingError } from "./config.ts";
+import { sparseOptionsOf, type WorkerConfig, WorkerSettingError } from "./config.ts";
 import type { ModelConfig } from "./model/config.ts";
 import type { LoadedModel } from "./model/load.ts";
 import type { StoredTensor } from "./model/stored-form.ts";
@@ -30,6 +30,8 @@ export interface MemoryPlan {
   readonly workBytes: number;
   /** The most that the pool takes; on the CPU page by page as it is used. */
   readonly kvBytes: number;
+  /** The most that shadows of its K take beside it; 0: none are kept. */
+  readonly shadowBytes: number;
   /** What the device has for this worker. */
   readonly memoryBytes: number;
 }
@@ -62,9 +64,11 @@ export async function planMemory(
 }
 
 /** One line for the operator. */
-export function memoryText({ storedBytes, weightBytes, workBytes, kvBytes, memoryBytes }: MemoryPlan): string {
+export function memoryText(plan: MemoryPlan): string {
+  const { storedBytes, weightBytes, workBytes, kvBytes, shadowBytes, memoryBytes } = plan;
   const weights = `${sizeText(weightBytes)} for weights (${sizeText(storedBytes)} in files)`;
-  return `${weights}, ${sizeText(workBytes)} to work with, up to ${sizeText(kvBytes)} for KV, of ${sizeText(memoryBytes)}`;
+  const kv = `up to ${sizeText(kvBytes)} for KV${shadowBytes > 0 ? ` and ${sizeText(shadowBytes)} for shadows of K` : ""}`;
+  return `${weights}, ${sizeText(workBytes)} to work with, ${kv}, of ${sizeText(memoryBytes)}`;
 }
 
 const sizeText = (bytes: number): string =>
@@ -82,11 +86,18 @@ function clampedKv(roomBytes: number, worker: WorkerConfig, config: ModelConfig)
 }
 
 /** The bytes of the room that are for KV: sparse decoding keeps shadows of K in the rest. */
-function kvPartOf(roomBytes: number, { sparse, kvType, blockTokens }: WorkerConfig, config: ModelConfig): number {
-  if (sparse === undefined) return roomBytes;
-  const { layerCount, kvHeadCount: kvHeads, headDim } = config;
-  const blockBytes = kvBytesOf(kvType, blockTokens * 2 * layerCount * kvHeads * headDim);
-  return (roomBytes * blockBytes) / (blockBytes + shadowBytesOf({ layerCount, kvHeads, headDim }, blockTokens));
+function kvPartOf(roomBytes: number, worker: WorkerConfig, config: ModelConfig): number {
+  return roomBytes / (1 + shadowPart(worker, config));
+}
+
+/** Bytes of shadows for each byte of KV. */
+function shadowPart(
+  { sparse, kvType }: WorkerConfig,
+  { layerCount, kvHeadCount: kvHeads, headDim }: ModelConfig,
+): number {
+  if (sparse === undefined) return 0;
+  const tokenBytes = kvBytesOf(kvType, 2 * layerCount * kvHeads * headDim);
+  return shadowBytesOf({ layerCount, kvHeads, headDim }, 1) / tokenBytes;
 }
 
 function planCpu(worker: WorkerConfig, model: PlannedModel, machine: number, workerCount: number): MemoryPlan {
@@ -96,7 +107,8 @@ function planCpu(worker: WorkerConfig, model: PlannedModel, machine: number, wor
   const memoryBytes = share(workerCount);
   const room = kvPartOf(memoryBytes - needs.weightBytes - needs.workBytes, worker, model.config);
   const kvBytes = worker.kvBytes ?? clampedKv(room, worker, model.config);
-  if (kvBytes <= room) return { ...needs, kvBytes, memoryBytes };
+  const shadowBytes = kvBytes * shadowPart(worker, model.config);
+  if (kvBytes <= room) return { ...needs, kvBytes, shadowBytes, memoryBytes };
   const ways: readonly Way[] = [worker.weightMode, "int8" as const].flatMap((weightMode) => {
     const mode = weightMode === worker.weightMode ? [] : ["SPANGATE_WEIGHTS=int8"];
     const { weightBytes, workBytes } = cpuNeeds({ ...worker, weightMode }, model);
@@ -209,23 +221,35 @@ const smallerSteps = [4_096, 2_048, 1_024, 512];
 async function planGpu(worker: WorkerConfig, model: PlannedModel, memoryBytes: number, index: number) {
   const { storedBytes } = cpuNeeds(worker, model);
   const { weightBytes, workBytes } = await countGpu(worker, model);
-  const least = leastKvBytes({ ...worker, kvType: "float16" }, model.config);
-  const room = memoryBytes - weightBytes - workBytes;
+  const inBfloat16 = { ...worker, kvType: "float16" as const };
+  const least = leastKvBytes(inBfloat16, model.config);
+  const shadows = shadowPart(inBfloat16, model.config);
+  const room = (memoryBytes - weightBytes - workBytes) / (1 + shadows);
   if (room >= least) {
-    return { storedBytes, weightBytes, workBytes, kvBytes: Math.min(worker.kvBytes ?? room, room), memoryBytes };
+    const kvBytes = Math.min(worker.kvBytes ?? room, room);
+    return { storedBytes, weightBytes, workBytes, kvBytes, shadowBytes: kvBytes * shadows, memoryBytes };
   }
-  let fits: string | undefined;
-  for (const stepTokens of smallerSteps) {
-    if (fits !== undefined || stepTokens >= worker.stepTokens || stepTokens < worker.maxRunningRequests) continue;
-    const counted = await countGpu({ ...worker, stepTokens }, model);
-    if (counted.weightBytes + counted.workBytes + least <= memoryBytes) fits = `SPANGATE_STEP_TOKENS=${stepTokens}`;
-  }
-  const needed = `takes ${sizeText(weightBytes + workBytes + least)} (${sizeText(weightBytes)} for weights)`;
+  const leastBytes = least * (1 + shadows);
+  const fits = await fittingOnGpu(worker, model, least, memoryBytes);
+  const needed = `takes ${sizeText(weightBytes + workBytes + leastBytes)} (${sizeText(weightBytes)} for weights)`;
   const what = `is a model that ${needed}, and cuda:${index} has ${sizeText(memoryBytes)}`;
   throw new WorkerSettingError("SPANGATE_MODEL", `${what}; ${remedy(fits)}`);
 }
 
-/** What the backend allocates on a device beside its pool. */
+/** The first setting with which the model and so much KV have room. */
+async function fittingOnGpu(worker: WorkerConfig, model: PlannedModel, least: number, memoryBytes: number) {
+  const steps = smallerSteps.filter((count) => count < worker.stepTokens && count >= worker.maxRunningRequests);
+  const ways = steps.map((stepTokens) => [`SPANGATE_STEP_TOKENS=${stepTokens}`, { ...worker, stepTokens }] as const);
+  const dense = ["SPANGATE_SPARSE=off", { ...worker, sparse: undefined }] as const;
+  for (const [setting, changed] of worker.sparse ? [...ways, dense] : ways) {
+    const { weightBytes, workBytes } = await countGpu(changed, model);
+    const kvBytes = least * (1 + shadowPart({ ...changed, kvType: "float16" }, model.config));
+    if (weightBytes + workBytes + kvBytes <= memoryBytes) return setting;
+  }
+  return undefined;
+}
+
+/** What the backend allocates on a device beside its pool and the pool's shadows. */
 async function countGpu(worker: WorkerConfig, model: PlannedModel): Promise<Omit<Needs, "storedBytes">> {
   // Loaded for GPUs alone.
   const { makeParts } = await import("./backend/cuda/parts.ts");
@@ -233,11 +257,13 @@ async function countGpu(worker: WorkerConfig, model: PlannedModel): Promise<Omit
   const { blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = worker;
   const reader: CudaBackendOptions["reader"] = { upload: () => Promise.resolve() };
   const kvElement = worker.kvType === "mx8" ? ("mx8" as const) : ("bfloat16" as const);
-  const { weights, pool } = await makeParts(device, model, {
+  const { weights, pool, sparse } = await makeParts(device, model, {
     ...{ kvBytes: leastKvBytes(worker, model.config), blockTokens, kvElement, maxRows, maxLogitRows, reader },
+    sparse: sparseOptionsOf(worker),
   });
   const weightBytes = weights.byteLength;
-  return { weightBytes, workBytes: counted() - weightBytes - pool.memory.byteLength + gpuReserveBytes };
+  const perBlock = pool.memory.byteLength + (sparse?.shadows.memory.byteLength ?? 0);
+  return { weightBytes, workBytes: counted() - weightBytes - perBlock + gpuReserveBytes };
 }
 
 /** A device of the largest kind that has as much memory as is asked for, and does nothing. */

@@ -1,6 +1,6 @@
 /** The backend that the configuration names, with the model it serves. */
-import type { Backend, SparseOptions } from "./backend/backend.ts";
-import { assertHeadFits, assertSparseFits, type WorkerConfig, WorkerSettingError } from "./config.ts";
+import type { Backend } from "./backend/backend.ts";
+import { assertHeadFits, assertSparseFits, sparseOptionsOf, type WorkerConfig, WorkerSettingError } from "./config.ts";
 import { usualCpuKvBytes } from "./memory-plan.ts";
 import { type LoadedModel, loadModel, readModelConfig } from "./model/load.ts";
 
@@ -30,7 +30,7 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
   const mode = modeOf(numericMode({ ...config, dense }), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
-  assertSparseFits(config, model.config.window !== undefined);
+  assertSparseFits(config, model.config);
   const kvBytes = config.kvBytes ?? usualCpuKvBytes({ ...config, dense }, model);
   const { stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const sparse = sparseOptionsOf(config);
@@ -42,12 +42,6 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
   return { backend, model, numericMode: mode, residentKvBytes: () => backend.residentKvBytes() };
 }
 
-function sparseOptionsOf({ sparse, maxRunningRequests: seats }: WorkerConfig): SparseOptions | undefined {
-  if (sparse === undefined) return undefined;
-  const { listTokens, shadowBits, mode } = sparse;
-  return { seats, listTokens, shadowBits, rings: mode === "ahead" };
-}
-
 async function openCuda(config: WorkerConfig, index: number): Promise<OpenBackend> {
   const { CudaBackend, numericModeOf } = await import("./backend/cuda/cuda-backend.ts");
   const { openDevice } = await import("./backend/cuda/open-device.ts");
@@ -57,10 +51,12 @@ async function openCuda(config: WorkerConfig, index: number): Promise<OpenBacken
   const mode = modeOf(numericModeOf(isE4m3, isMx8), config);
   const model = loadModel(config.modelFolder, mode);
   assertHeadFits(config, model.config.headDim);
+  assertSparseFits(config, model.config);
   const { headDim, scoreCap } = model.config;
   const device = await openDevice({ index, headDim, scoreCap, kvElement });
   const { kvBytes, hostKvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
-  const options = { kvBytes, hostKvBytes, blockTokens, kvElement, maxRows, maxLogitRows };
+  const sparse = sparseOptionsOf(config);
+  const options = { kvBytes, hostKvBytes, blockTokens, kvElement, maxRows, maxLogitRows, sparse };
   const backend = await CudaBackend.open(device, model, options);
   // 0.2 s and 19 MB of device memory for an 8B model on an H200, that the first requests would wait for otherwise.
   await backend.captureDecodes();

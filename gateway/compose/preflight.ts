@@ -91,7 +91,7 @@ export function checkModels(config: Config, env: Environment): PlannedModel {
 export function checkModelFits(config: Config, env: Environment, model: ModelConfig): void {
   lookAtWorkers(config, env, (worker) => {
     assertHeadFits(worker, model.headDim);
-    assertSparseFits(worker, model.window !== undefined);
+    assertSparseFits(worker, model);
   });
 }
 

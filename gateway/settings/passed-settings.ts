@@ -37,7 +37,7 @@ export const workerSettings = {
     value: "MODE",
     byDefault: "`off`",
     meaning:
-      "or `now`, or `ahead`: tokens of answers over long contexts choose what they read ([sparse decoding](sparse.md)); an approximation. On the CPU alone; not with `relocate`, nor for models with sliding windows. `ahead` lets requests ask for `now` too",
+      "or `now`, or `ahead`: tokens of answers over long contexts choose what they read ([sparse decoding](sparse.md)); an approximation. On a GPU `now` alone, and not with `mx8`; nowhere with `relocate`, nor for models with sliding windows. `ahead` lets requests ask for `now` too",
   },
   SPANGATE_SPARSE_TOKENS: {
     value: "N",

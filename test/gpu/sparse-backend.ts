@@ -141,27 +141,38 @@ const writers: Check = async (open, { vocabSize }, random) => {
   return "the same bits";
 };
 
-/** Rows that choose, rows that read all and a piece of a prompt in one step give what each gives alone. */
+/**
+ * Rows that choose, rows that read all and a piece of a prompt in one step give what each gives alone. Products of other
+ * numbers of rows round at other places, which may turn what is chosen, and with it any logit: so a row that chooses few
+ * is compared, bit for bit, with itself beside other neighbours in a step of as many rows, and with itself alone where it
+ * chooses everything.
+ */
 const mixed: Check = async (open, { vocabSize }, random) => {
-  const tokens = drawTokens(random, vocabSize);
-  const piece = chainPieces(tokens);
+  const [tokens, others] = [drawTokens(random, vocabSize), drawTokens(random, vocabSize)];
+  const [piece, otherPiece] = [chainPieces(tokens), chainPieces(others)];
   const backend = await open();
   await backend.forward(piece(0, 60, 0, []));
   await backend.forward(piece(0, 50, 5, []));
-  const row = sparseRow(tokens, 60, { chosen: 6 });
-  const alone = (await backend.forward(row)).slice();
+  await backend.forward(otherPiece(0, 30, 10, []));
   const dense = piece(50, 52, 5, [1]);
   const wanted = (await backend.forward(dense)).slice();
   // The logits lie in memory that the backend frees.
-  const logits = (await backend.forward(beside(row, dense, list(0, 2)))).slice();
+  const stepOf = async (row: Batch, neighbours: Batch) => {
+    const logits = (await backend.forward(beside(row, neighbours, list(0, 2)))).slice();
+    return { own: logits.subarray(0, vocabSize), other: logits.subarray(vocabSize) };
+  };
+  const few = sparseRow(tokens, 60, { chosen: 6 });
+  const step = await stepOf(few, dense);
+  const beforeOthers = await stepOf(few, otherPiece(30, 32, 10, [1]));
+  const moved = greatest(step.own, beforeOthers.own);
+  assertThat(moved === 0, `beside other rows a logit of the row that chooses is off by ${moved}`);
+  const all = sparseRow(tokens, 60, { chosen: 28 });
+  const alone = (await backend.forward(all)).slice();
+  const besideOthers = await stepOf(all, dense);
   await backend.dispose();
-  // A step of one row multiplies by other kernels, which round at other places.
-  const [own, other] = [
-    greatest(logits.subarray(0, vocabSize), alone),
-    greatest(logits.subarray(vocabSize, 2 * vocabSize), wanted),
-  ];
-  assertThat(Math.max(own, other) < logitRounding, `logits are off by ${own} and ${other}`);
-  return `logits off by ${own.toFixed(4)} and ${other.toFixed(4)}`;
+  const off = [greatest(besideOthers.own, alone), greatest(step.other, wanted), greatest(besideOthers.other, wanted)];
+  assertThat(Math.max(...off) < logitRounding, `logits are off by ${off.join(", ")}`);
+  return `logits off by ${off.map((one) => one.toFixed(4)).join(", ")}`;
 };
 
 export const sparseBackendChecks = {

@@ -1,6 +1,6 @@
 /** The worker's settings: bounds, and errors that name the variable. */
 import { expect, test } from "bun:test";
-import { assertHeadFits, assertSparseFits, parseWorkerConfig } from "../../worker/config.ts";
+import { assertHeadFits, assertSparseFits, parseWorkerConfig, sparseOptionsOf } from "../../worker/config.ts";
 
 const folder = { SPANGATE_MODEL: "model" };
 
@@ -45,17 +45,38 @@ test("mx8 is a way to hold KV, of heads that are whole groups", () => {
   for (const headDim of [32, 96]) expect(() => assertHeadFits(onGpu, headDim)).toThrow("heads of 64 or 128 dimensions");
 });
 
-test("rows choose what they read where it is asked for, and not in layers that slide", () => {
+const choosable = { headDim: 128, headCount: 32, kvHeadCount: 8, contextTokens: 40_960 };
+
+test("rows choose what they read where it is asked for, on the CPU and on a GPU", () => {
   expect(parseWorkerConfig(folder).sparse).toBeUndefined();
-  assertSparseFits(parseWorkerConfig(folder), true);
+  expect(sparseOptionsOf(parseWorkerConfig(folder))).toBeUndefined();
+  assertSparseFits(parseWorkerConfig(folder), { ...choosable, window: {} });
   const config = parseWorkerConfig({ ...folder, SPANGATE_SPARSE: "ahead" });
   expect(config.sparse).toEqual({ mode: "ahead", tokens: 2_048, listTokens: 3_076, fromTokens: 16_384, shadowBits: 4 });
-  assertSparseFits(config, false);
-  const refused =
-    "SPANGATE_SPARSE: ahead: the model has layers of a sliding window, which read little as they are; leave it out";
-  expect(() => assertSparseFits(config, true)).toThrow(refused);
+  expect(sparseOptionsOf(config)).toEqual({ seats: 64, listTokens: 3_076, shadowBits: 4, rings: true });
   const own = { SPANGATE_SPARSE: "now", SPANGATE_SPARSE_TOKENS: "64", SPANGATE_SPARSE_FROM: "0" };
-  expect(parseWorkerConfig({ ...folder, ...own }).sparse).toMatchObject({ mode: "now", tokens: 64, fromTokens: 0 });
+  for (const device of ["cpu", "cuda:1"]) {
+    const chosen = parseWorkerConfig({ ...folder, ...own, SPANGATE_DEVICE: device });
+    expect(chosen.sparse).toMatchObject({ mode: "now", tokens: 64, fromTokens: 0 });
+    expect(sparseOptionsOf(chosen)).toMatchObject({ seats: 64, listTokens: 1_092, rings: false });
+    assertSparseFits(chosen, choosable);
+  }
+});
+
+test.each([
+  [{ window: {} }, "both", "the model has layers of a sliding window, which read little as they are"],
+  [{ scoreCap: 50 }, "both", "the model caps its attention scores"],
+  [{ sinks: true }, "both", "the model has attention sinks"],
+  [{ headDim: 80 }, "cuda:0", "a GPU takes heads of a multiple of 32 dimensions, not 80"],
+  [{ headCount: 136 }, "cuda:0", "a GPU takes up to 16 query heads of a KV head"],
+  [{ contextTokens: 600_000 }, "cuda:0", "a GPU takes contexts of up to 524224 tokens, not 600000"],
+])("a model whose rows cannot choose is refused by name: %j", (change, on, words) => {
+  for (const device of ["cpu", "cuda:0"]) {
+    const config = parseWorkerConfig({ ...folder, SPANGATE_SPARSE: "now", SPANGATE_DEVICE: device });
+    const check = () => assertSparseFits(config, { ...choosable, ...change });
+    if (on === "both" || on === device) expect(check).toThrow(`SPANGATE_SPARSE: now: ${words}; leave it out`);
+    else check();
+  }
 });
 
 test.each([
@@ -64,7 +85,22 @@ test.each([
   [{ SPANGATE_SPARSE_TOKENS: "-5" }, "SPANGATE_SPARSE_TOKENS: must be a number from 16 to 131072"],
   [{ SPANGATE_SPARSE_FROM: "131073" }, "SPANGATE_SPARSE_FROM: must be a number from 0 to 131072"],
   [{ SPANGATE_SPARSE_SHADOW_BITS: "2" }, 'SPANGATE_SPARSE_SHADOW_BITS: must be "4"'],
-  [{ SPANGATE_SPARSE: "now", SPANGATE_DEVICE: "cuda:0" }, "SPANGATE_SPARSE: now is for the CPU so far, and cuda:0"],
+  [
+    { SPANGATE_SPARSE: "ahead", SPANGATE_DEVICE: "cuda:0" },
+    "SPANGATE_SPARSE: ahead is for the CPU: on cuda:0 a row chooses by its own query alone; take now",
+  ],
+  [
+    { SPANGATE_SPARSE: "now", SPANGATE_DEVICE: "cuda:0", SPANGATE_KV_CODEC: "mx8" },
+    "SPANGATE_SPARSE: now does not go with SPANGATE_KV_CODEC mx8 on cuda:0",
+  ],
+  [
+    { SPANGATE_SPARSE: "now", SPANGATE_DEVICE: "cuda:0", SPANGATE_KV_POSITIONS: "relocate" },
+    "SPANGATE_SPARSE: now does not go with SPANGATE_KV_POSITIONS relocate",
+  ],
+  [
+    { SPANGATE_SPARSE: "now", SPANGATE_BLOCK_TOKENS: "8" },
+    "SPANGATE_SPARSE: now takes SPANGATE_BLOCK_TOKENS of 16 or more, not 8",
+  ],
   [
     { SPANGATE_SPARSE: "now", SPANGATE_KV_POSITIONS: "relocate" },
     "SPANGATE_SPARSE: now does not go with SPANGATE_KV_POSITIONS relocate",

@@ -132,5 +132,23 @@ describe("the setting that is named fits", () => {
     const plan = await planMemory(workerOf(env), model, 80 * gib);
     expect(plan.weightBytes / (2 * 8_190_735_360)).toBeCloseTo(1, 2);
     expect(plan.kvBytes).toBe(plan.memoryBytes - plan.weightBytes - plan.workBytes);
+    expect(plan.shadowBytes).toBe(0);
+  });
+
+  test("on a GPU that keeps shadows of K", async () => {
+    const env = { SPANGATE_DEVICE: "cuda:0", SPANGATE_SPARSE: "now" };
+    const sizes = Array.from({ length: 80 }, (_, i) => 16 * gib + i * 64 * mib);
+    expect(await named(env, 1, sizes)).toEqual(["none", "SPANGATE_STEP_TOKENS", "fits"]);
+    const small = { ...env, SPANGATE_STEP_TOKENS: "512" };
+    expect(await named(small, 1, sizes)).toEqual(["none", "SPANGATE_SPARSE", "fits"]);
+    const plan = await planMemory(workerOf(env), model, 80 * gib);
+    const dense = await planMemory(workerOf({ SPANGATE_DEVICE: "cuda:0" }), model, 80 * gib);
+    expect(plan.weightBytes).toBe(dense.weightBytes);
+    // 66 bytes of shadow for 512 of K and V, for each token and head; what else there is, is scores and lists.
+    expect(plan.shadowBytes / plan.kvBytes).toBeCloseTo(66 / 512, 6);
+    expect(plan.workBytes - dense.workBytes).toBeWithin(150 * mib, 300 * mib);
+    const all = plan.weightBytes + plan.workBytes + plan.kvBytes + plan.shadowBytes;
+    expect(all / plan.memoryBytes).toBeCloseTo(1, 9);
+    expect(memoryText(plan)).toMatch(/ up to \d+\.\d GiB for KV and \d\.\d GiB for shadows of K, of 80\.0 GiB$/);
   });
 });

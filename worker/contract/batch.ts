@@ -53,6 +53,7 @@ export interface Batch {
  * The buffer is the request's own, of blocks that have no key: a segment from its block's first token on, at offset 0, of
  * forced + min(`tokens`, candidates) tokens. In each layer and KV head the backend chooses before it attends, and copies
  * what it has chosen there: K turned by its segment's Δ, V as it is. A slot holds another token for each KV head.
+ * For a backend that reads what it chose where it is kept (SparseShape.readsInPlace) the piece has [tail] alone.
  *
  * A token's number is its place in the entry's segments, one after the other, forced ones counted. Segments grow at their
  * end alone, so numbers stay as long as the seat is not fresh. Of equal scores the lower number is chosen.

@@ -138,11 +138,13 @@ export class BatchBuilder {
     this.#addOwn(this.#ownStart, end, run.firstPosition);
   }
 
-  /** The buffer, and the run's own tokens from the tail's first on. */
+  /** The buffer where there is one, and the run's own tokens from the tail's first on. */
   #addChosen(run: Run, state: SparseState, tailToken: number, end: number): void {
     this.#listedRun = undefined;
-    this.#addOwn(this.#blockIds.length, state.bufferTokens(tailToken, run.seenTokenCount), 0);
-    this.#blockIds.appendList(state.buffer);
+    if (state.buffer.length > 0) {
+      this.#addOwn(this.#blockIds.length, state.bufferTokens(tailToken, run.seenTokenCount), 0);
+      this.#blockIds.appendList(state.buffer);
+    }
     this.#addOwn(this.#blockIds.length, end - tailToken, run.firstPosition + tailToken);
     this.#blockIds.appendList(run.blocks.slice(tailToken / this.#blockTokens));
   }

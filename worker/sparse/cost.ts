@@ -37,8 +37,8 @@ export function sparseCost(
   const choices = isAhead ? 1 / refreshSteps + again : 1;
   const changed = isAhead ? changedParts.ahead / refreshSteps + again * changedParts.now : changedParts.now;
   const scores = (candidates / blockTokens) * (sparse?.shadowBytesPerBlock ?? 0) * choices;
-  // Each copied token is read and written.
-  const copies = 2 * Math.min(tokens, candidates) * changed * tokenBytes;
+  // Each copied token is read once more, and written.
+  const copies = sparse?.readsInPlace ? 0 : 2 * Math.min(tokens, candidates) * changed * tokenBytes;
   return (readTokens * tokenBytes + scores + copies) / (ownBlocks * kvBytesPerBlock);
 }
 

@@ -1,7 +1,7 @@
 /**
  * Which rows of answers choose what they read, and whose seats and buffers that takes. A buffer is of ordinary blocks
  * without a key. They are taken while there is room, and nobody is preempted for one: when blocks are short, buffers are
- * given up before any request is. The device alone knows what is chosen, so steps are begun ahead as ever.
+ * given up before any request is. A backend that reads what was chosen where it is kept has none. The device alone knows what is chosen, so steps are begun ahead as ever.
  *
  * What a sparse row computes is approximate, so the KV of its token gets no key (engine/run.ts: exactTokens). After some
  * such tokens, and before others read the chain, their KV is computed anew by a dense piece that begins at the first.
@@ -115,6 +115,7 @@ export class SparseDecoding {
 
   /** Gives up the buffer of the last of these requests that has one, and answers which; undefined: none has one. */
   releaseLast<R extends SparseRequest>(requests: readonly R[]): R | undefined {
+    if (this.#shape.readsInPlace) return undefined;
     const holder = requests.findLast(({ sparse }) => sparse?.seat !== undefined);
     if (holder !== undefined) this.release(holder);
     return holder;
@@ -145,6 +146,7 @@ export class SparseDecoding {
   }
 
   #bufferBlocks({ mostBufferTokens }: SparseState): number {
+    if (this.#shape.readsInPlace) return 0;
     return blockCountForTokens(mostBufferTokens, this.#backend.shape.blockTokens);
   }
 
@@ -174,8 +176,11 @@ export class SparseDecoding {
   #seat({ owner }: SparseRequest, state: SparseState, hasRoom: (blockCount: number) => boolean): boolean {
     if (state.seat !== undefined) return true;
     const blockCount = this.#bufferBlocks(state);
-    const fits = state.mostBufferTokens <= this.#shape.listTokens && this.#freeSeats.length > 0 && hasRoom(blockCount);
-    const seat = fits ? this.#freeSeats.pop() : undefined;
+    const { listTokens, mostSegments = Number.POSITIVE_INFINITY } = this.#shape;
+    // Its own tokens before the tail are a segment too.
+    const fits = state.mostBufferTokens <= listTokens && state.forcedOfSegment.length < mostSegments;
+    const isFree = this.#freeSeats.length > 0 && (blockCount === 0 || hasRoom(blockCount));
+    const seat = fits && isFree ? this.#freeSeats.pop() : undefined;
     if (seat === undefined) {
       state.isWorth = false;
       return false;

@@ -12,7 +12,7 @@ import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-back
 import { kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
 import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
 import { FileReader } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
-import { parseWorkerConfig } from "../../../worker/config.ts";
+import { parseWorkerConfig, sparseOptionsOf } from "../../../worker/config.ts";
 import { planMemory } from "../../../worker/memory-plan.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { parameterBytes, type Signature } from "../../../worker/native/cuda/arguments.ts";
@@ -182,9 +182,10 @@ async function openModelFresh(): Promise<CudaBackend> {
 }
 
 describe("what a start says of a GPU's memory", () => {
-  test("is what opening takes there", async () => {
+  test.each(["off", "now"])("is what opening takes there, sparse: %s", async (mode) => {
     const device = await open();
-    const rows = { SPANGATE_STEP_TOKENS: "512", SPANGATE_MAX_RUNNING: "64", SPANGATE_KV_BYTES: String(64 << 20) };
+    const sizes = { SPANGATE_STEP_TOKENS: "512", SPANGATE_MAX_RUNNING: "64", SPANGATE_KV_BYTES: String(64 << 20) };
+    const rows = { ...sizes, SPANGATE_SPARSE: mode, SPANGATE_SPARSE_TOKENS: "64" };
     const worker = parseWorkerConfig({ SPANGATE_MODEL: "x", SPANGATE_DEVICE: "cuda:0", ...rows });
     const before = fake.liveBytes();
     const backend = await CudaBackend.open(device, model, {
@@ -192,15 +193,21 @@ describe("what a start says of a GPU's memory", () => {
       kvBytes: 64 << 20,
       maxRows: 512,
       maxLogitRows: 64,
+      sparse: sparseOptionsOf(worker),
     });
     const taken = fake.liveBytes() - before;
-    const { weightBytes, workBytes, kvBytes } = await planMemory(worker, model, 8 * 2 ** 30);
+    const { weightBytes, workBytes, kvBytes, shadowBytes } = await planMemory(worker, model, 8 * 2 ** 30);
+    const { blockCount, sparse } = backend.shape;
     await backend.dispose();
     expect(kvBytes).toBe(64 << 20);
+    // A pool is of whole blocks.
+    const perBlock = sparse?.shadowBytesPerBlock ?? 0;
+    expect(shadowBytes).toBeWithin(blockCount * perBlock, (blockCount + 1) * perBlock + 1);
     // One GiB is left to the driver and to graphs; the fake counts page-locked memory of the host too.
-    const told = weightBytes + workBytes - 2 ** 30 + kvBytes;
+    const told = weightBytes + workBytes - 2 ** 30 + kvBytes + shadowBytes;
     expect(told).toBeLessThanOrEqual(taken);
-    expect(told).toBeGreaterThan(taken - (48 << 20));
+    // Both copies of a step on the host have room for what rows choose from.
+    expect(told).toBeGreaterThan(taken - ((mode === "off" ? 48 : 50) << 20));
   });
 
   test("is told before anything is loaded, for each of them", async () => {

@@ -36,10 +36,10 @@ function submitOf(requestId: string, seed: number, tokens: number | undefined): 
   return { type: "submit", requestId, plan: { runs }, params, reuse: true, ...sparse };
 }
 
-async function run(messages: readonly SubmitMessage[], graphs = true) {
+async function run(messages: readonly SubmitMessage[], graphs = true, kvBytes = 1 << 20, listTokens = 200) {
   const device = new EmulatedDevice(model.config.headDim);
-  const sparse = { seats: 4, listTokens: 200, shadowBits: 4, rings: false } as const;
-  const backend = await CudaBackend.open(device, model, { ...sparseModelOptions, graphs, sparse, kvBytes: 1 << 20 });
+  const sparse = { seats: 4, listTokens, shadowBits: 4, rings: false } as const;
+  const backend = await CudaBackend.open(device, model, { ...sparseModelOptions, graphs, sparse, kvBytes });
   const emitted: WorkerMessage[] = [];
   const engine = new Engine({
     backend,
@@ -53,6 +53,7 @@ async function run(messages: readonly SubmitMessage[], graphs = true) {
   for (const message of messages) engine.submit(message);
   while (await engine.step());
   await backend.dispose();
+  const { preemptions } = engine.stats();
   const answers = messages.map(({ requestId }) =>
     emitted.flatMap((m) => (m.type === "tokens" && m.requestId === requestId ? m.tokenIds : [])),
   );
@@ -60,7 +61,7 @@ async function run(messages: readonly SubmitMessage[], graphs = true) {
     const finished = emitted.find((m) => m.type === "finished" && m.requestId === requestId);
     return finished?.type === "finished" ? finished.sparse : undefined;
   });
-  return { answers, reports };
+  return { answers, reports, preemptions, blockBytes: backend.shape.kvBytesPerBlock };
 }
 
 describe("answers of rows that choose", () => {
@@ -87,4 +88,40 @@ describe("answers of rows that choose", () => {
     expect(report.chosen).toBe(report.lists);
     expect(report.rectifiedTokens).toBeGreaterThan(0);
   });
+
+  test("take no blocks of the pool, since what is chosen is read where it is kept", async () => {
+    const { blockBytes, ...dense } = await run([submitOf("r1", 1, undefined)]);
+    // 3 and 2 blocks of spans and 4 of question and answer, and one that is left for the next token.
+    const { answers, reports } = await run([submitOf("r1", 1, 150)], true, 10 * blockBytes);
+    expect(answers).toEqual(dense.answers);
+    expect(reports[0]?.steps).toBeGreaterThan(15);
+  });
+
+  test("choose while there is a seat, also where a request had to be preempted", async () => {
+    const { blockBytes } = await run([submitOf("r1", 1, undefined)]);
+    const both = [submitOf("r1", 1, 150), submitOf("r2", 2, 150)];
+    const dense = await run(both.map(({ sparse: _, ...message }) => message));
+    const { answers, reports, preemptions } = await run(both, true, 16 * blockBytes);
+    expect(answers).toEqual(dense.answers);
+    expect(preemptions).toBeGreaterThan(0);
+    for (const report of reports) expect(report?.steps).toBeGreaterThan(5);
+  });
+});
+
+test("a request that sees more segments than a row can choose from reads all of them", async () => {
+  const message = submitOf("r1", 1, 8);
+  const [span, , main] = message.plan.runs;
+  if (span === undefined || main === undefined) throw new Error("the plan has three runs");
+  const at = (count: number) => {
+    const sees = Array.from({ length: count }, () => ({ run: 0, firstToken: 0, tokenCount: 1, offset: 0 }));
+    return { ...message, plan: { runs: [span, { ...main, sees }] }, params: { ...message.params, maxTokens: 3 } };
+  };
+  // With its own tokens before the tail.
+  for (const [count, steps] of [
+    [1_023, 2],
+    [1_024, 0],
+  ] as const) {
+    const { reports } = await run([at(count)], true, 1 << 20, 2_000);
+    expect(reports[0]?.steps).toBe(steps);
+  }
 });

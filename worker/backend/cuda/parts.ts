@@ -19,7 +19,13 @@ import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
 import { SampleAnswer } from "./sampling.ts";
-import { assertChoosable, makeChoiceWorkspace, Shadows, shadowBytesPerBlock } from "./sparse/sparse-memory.ts";
+import {
+  assertChoosable,
+  makeChoiceWorkspace,
+  mostChoiceWords,
+  Shadows,
+  shadowBytesPerBlock,
+} from "./sparse/sparse-memory.ts";
 import { allowChoices } from "./sparse/sparse-ops.ts";
 import { type StepCapacity, StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
@@ -170,5 +176,7 @@ function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: P
   const blocksOfRequest = Math.ceil(config.contextTokens / options.blockTokens);
   // Pieces of few rows are planned row by row for layers that slide, which takes up to four times the words.
   const listWords = config.window === undefined ? minListWords : 5 * minListWords;
-  return lists + 2 * options.maxLogitRows * blocksOfRequest + listWords;
+  // Edits have up to half of the room for lists (cuda-backend.ts), so what else a step has counts twice.
+  const choices = options.sparse ? 2 * mostChoiceWords(config, options.sparse, options.blockTokens) : 0;
+  return lists + 2 * options.maxLogitRows * blocksOfRequest + listWords + choices;
 }

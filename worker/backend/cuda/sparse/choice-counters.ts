@@ -3,14 +3,15 @@ import type { Batch } from "../../../contract/batch.ts";
 import { type ChoiceCounts, choiceModes } from "../../../contract/sparse.ts";
 import type { SparseShape } from "../../backend.ts";
 import { choiceSizes } from "./choice-words.ts";
-import { assertChoicesFit, shadowBytesPerBlock } from "./sparse-memory.ts";
+import { assertChoicesFit, segmentsPerSeat, shadowBytesPerBlock } from "./sparse-memory.ts";
 import type { SparseParts } from "./sparse-ops.ts";
 
 const modes = ["now"] as const;
 
 export function sparseShapeOf({ config, blockTokens, workspace: { options } }: SparseParts): SparseShape {
   const { seats, listTokens } = options;
-  return { seats, listTokens, shadowBytesPerBlock: shadowBytesPerBlock(config, blockTokens), modes };
+  const bytes = shadowBytesPerBlock(config, blockTokens);
+  return { seats, listTokens, shadowBytesPerBlock: bytes, modes, mostSegments: segmentsPerSeat, readsInPlace: true };
 }
 
 /** The counts of all seats, copied to the host behind each step that chooses. */

@@ -37,9 +37,16 @@ export function choiceSizes(choices: Choices | undefined): ChoiceSizes {
     }
     scoreTokens += aligned(candidates);
   }
-  const lists = entryWords * entries + unitWords * units + segmentWords * choices.segmentOffsets.length;
-  return { entries, units, scoreTokens, words: headWords + lists + choices.blockIds.length };
+  const segments = choices.segmentOffsets.length;
+  return { entries, units, scoreTokens, words: choiceWords({ entries, units, segments }, choices.blockIds.length) };
 }
+
+/** Words of the encoding of so many of each. */
+export const choiceWords = (
+  counts: Readonly<Record<"entries" | "units" | "segments", number>>,
+  blockIds: number,
+): number =>
+  headWords + entryWords * counts.entries + unitWords * counts.units + segmentWords * counts.segments + blockIds;
 
 const aligned = (tokens: number): number => Math.ceil(tokens / scoreAlignment) * scoreAlignment;
 

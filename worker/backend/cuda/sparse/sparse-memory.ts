@@ -6,10 +6,10 @@
 import type { ModelConfig } from "../../../model/config.ts";
 import type { SparseOptions } from "../../backend.ts";
 import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
-import { type ChoiceSizes, unitTokens } from "./choice-words.ts";
+import { type ChoiceSizes, choiceWords, unitTokens } from "./choice-words.ts";
 
-/** Segments that rows choose from, for each seat on average; a step with more is refused. */
-const segmentsPerSeat = 1_024;
+/** Segments that a row chooses from at most. */
+export const segmentsPerSeat = 1_024;
 /** Query heads that share a KV head, at most (kMaxGroup), and how many of them are scored at a time (kPassHeads). */
 const mostGroup = 16;
 /** Tokens that a thread block chooses from at most (kMostCandidates), and thread blocks that share a list at most. */
@@ -71,6 +71,17 @@ export interface ChoiceWorkspace {
   readonly counts: DeviceBuffer;
 }
 
+const unitsPerSeat = (contextTokens: number): number => Math.ceil(contextTokens / unitTokens) + segmentsPerSeat;
+
+/** Words that a step's choices take at most. */
+export function mostChoiceWords({ contextTokens }: ModelConfig, { seats }: SparseOptions, blockTokens: number): number {
+  const blocks = Math.ceil(contextTokens / blockTokens) + 2 * segmentsPerSeat;
+  return choiceWords(
+    { entries: seats, units: seats * unitsPerSeat(contextTokens), segments: seats * segmentsPerSeat },
+    seats * blocks,
+  );
+}
+
 export function makeChoiceWorkspace(
   device: ComputeDevice,
   { headCount, kvHeadCount, contextTokens }: ModelConfig,
@@ -78,7 +89,7 @@ export function makeChoiceWorkspace(
 ): ChoiceWorkspace {
   const { seats, listTokens } = options;
   const scoreTokens = seats * Math.ceil(contextTokens / 8) * 8;
-  const mostUnits = seats * (Math.ceil(contextTokens / unitTokens) + segmentsPerSeat);
+  const mostUnits = seats * unitsPerSeat(contextTokens);
   const scored = kvHeadCount * scoredHeads(headCount / kvHeadCount);
   const take = (name: string, bytes: number) => device.allocate(name, bytes);
   const counts = take("counts of choices", seats * 8);
