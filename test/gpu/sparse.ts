@@ -1,7 +1,7 @@
 /**
- * Rows that choose what they read, on the device: `bun test/gpu/sparse.ts [kernels|model|times|steps]... [seed] [folder of
+ * Rows that choose what they read, on the device: `bun test/gpu/sparse.ts [kernels|kernels-256|model|times|steps]... [seed] [folder of
  * NVIDIA's libraries]...`; writes $OUT/sparse.json.
- *   kernels  each against plain loops; shadows, scores and choices bit for bit
+ *   kernels  each against plain loops; shadows, scores and choices bit for bit; kernels-256: those of heads of so many
  *   model    a small model: rows that choose everything against rows that read everything, and the engine in plain loops
  *   times    the kernels of a layer of the 8B shape, beside the bytes that they move
  *   steps    its decode steps, dense and sparse
@@ -29,7 +29,7 @@ const random = new Random(seed);
 const report = new Report();
 console.log(`seed ${seed}`);
 
-for (const headDim of isWanted("kernels") ? [128, 32, 64, 96, 256] : []) {
+for (const headDim of [128, 32, 64, 96, 256].filter((size) => isWanted("kernels") || isWanted(`kernels-${size}`))) {
   const device = await openTestDevice(headDim, options);
   allowChoices(device, headDim);
   for (const given of sparseCases(headDim)) {
