@@ -1,19 +1,20 @@
 /**
- * Rows that choose what they read, on the device: `bun test/gpu/sparse.ts [kernels|kernels-256|model|times|steps]... [seed] [folder of
+ * Rows that choose what they read, on the device: `bun test/gpu/sparse.ts [kernels|kernels-256|model|times|steps|long]... [seed] [folder of
  * NVIDIA's libraries]...`; writes $OUT/sparse.json.
  *   kernels  each against plain loops; shadows, scores and choices bit for bit; kernels-256: those of heads of so many
  *   model    a small model: rows that choose everything against rows that read everything, and the engine in plain loops
  *   times    the kernels of a layer of the 8B shape, beside the bytes that they move
  *   steps    its decode steps, dense and sparse
+ *   long     lists of more tokens than a thread block counts
  */
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
-import { allowChoices } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
+import { allowChoices, type ListBlocks } from "../../worker/backend/cuda/sparse/sparse-ops.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { Random } from "../native/random.ts";
 import { KernelTwin } from "./kernel-twin.ts";
 import { freshSeed, gpuOptions, openTestDevice, resultPath } from "./options.ts";
-import { Report } from "./report.ts";
+import { assertThat, Report } from "./report.ts";
 import { sparseBackendChecks, sparseModelOptions } from "./sparse-backend.ts";
 import { checkSparse, sparseCases } from "./sparse-kernels.ts";
 import { stepShapes, timeKernels, timeSteps } from "./sparse-times.ts";
@@ -66,5 +67,26 @@ for (const shape of isWanted("steps") ? stepShapes : []) {
   await report.check(`steps of ${JSON.stringify(shape)}`, () =>
     timeSteps(options, random, copyBytesPerSecond, shape, report),
   );
+}
+if (isWanted("long")) {
+  const [headDim, most] = [64, 65_528];
+  const device = await openTestDevice(headDim, options);
+  allowChoices(device, headDim);
+  const given = {
+    ...{ headDim, rotaryDim: headDim, blockTokens: 16, queryHeads: 4, kvHeads: 1 },
+    rows: [[[most, 5_000], 700, 70]],
+  } as const;
+  const check = (counts: readonly ListBlocks[]) =>
+    checkSparse(device, new KernelTwin(device, 128 << 20, headDim), random, given, counts);
+  await report.check(`choices from more than ${most} tokens`, () => check([2, 4, 8]));
+  // The last one: a device does nothing any more after that.
+  await report.check(`one thread block that is to count more than ${most}`, async () => {
+    const failed = await check([1]).then(
+      () => undefined,
+      (error: Error) => error.message,
+    );
+    assertThat(failed !== undefined && /cuda|launch|instruction/i.test(failed), `it ended with ${failed}`);
+    return `${failed}`;
+  });
 }
 process.exitCode = await report.end(resultPath(options, "sparse.json"));
