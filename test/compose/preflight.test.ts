@@ -96,6 +96,10 @@ describe("nothing is made when the start cannot be", () => {
       { SPANGATE_DEVICES: "cuda:0", SPANGATE_KV_TYPE: "float16" },
       /^spangate: SPANGATE_KV_TYPE float16 is for the CPU: cuda:0 holds KV in bfloat16/,
     ],
+    [
+      { SPANGATE_DEVICES: "cuda:0", SPANGATE_SPARSE: "ahead" },
+      /^spangate: SPANGATE_SPARSE ahead is for the CPU: on cuda:0 a row chooses by its own query alone; take now/,
+    ],
     [{ SPANGATE_DEVICES: "cuda:77" }, /leave SPANGATE_DEVICES out: the CPU is the default/],
     [{ SPANGATE_KV_TYPE: "int4" }, /^spangate: SPANGATE_KV_TYPE must be "float32" or "float16"/],
     [
