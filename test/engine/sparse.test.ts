@@ -21,12 +21,14 @@ interface Options {
   readonly pipelined?: boolean;
   readonly shape?: Partial<BackendShape>;
   readonly seats?: number;
+  readonly mostCandidates?: number;
   readonly limits?: Partial<typeof always>;
   readonly onForward?: (batch: Batch) => void;
 }
 
-function worldOf({ pipelined = false, shape, seats = 2, limits, onForward }: Options = {}) {
-  const all = { blockCount: 64, contextTokens: 256, ...shape, sparse: { ...sparseShape, seats } };
+function worldOf({ pipelined = false, shape, seats = 2, mostCandidates, limits, onForward }: Options = {}) {
+  const most = mostCandidates === undefined ? {} : { mostCandidates };
+  const all = { blockCount: 64, contextTokens: 256, ...shape, sparse: { ...sparseShape, seats, ...most } };
   const backend = pipelined ? new FakeDevice({ shape: all }) : new FakeBackend(all, onForward);
   const world = new TinyWorld({ backend, limits: { stepTokens: 64 }, sparse: { ...always, ...limits } });
   return { world, backend };
@@ -140,6 +142,20 @@ describe("when rows choose", () => {
     expect(made.world.finishedOf("short").sparse).toMatchObject({ steps: 0, denseSteps: 60, lists: 0 });
     expect(made.world.tokensOf("short")).toEqual([...denseAnswer(short, made)]);
     expect(made.world.finishedOf("long").sparse).toMatchObject({ steps: 59 - 13, denseSteps: 14 });
+  });
+
+  test("while there are no more tokens to choose from than the backend counts", async () => {
+    // 26 tokens of what the question sees, and of 10 to 68 own ones all but a tail of 8 to 11.
+    for (const [mostCandidates, steps] of [
+      [86, 59],
+      [60, 34],
+      [20, 0],
+    ] as const) {
+      const { world } = worldOf({ mostCandidates });
+      world.engine.submit(submitted("r", { rectifyTokens: 0 }));
+      await world.settle();
+      expect(world.finishedOf("r").sparse?.steps).toBe(steps);
+    }
   });
 
   test("where that reads less than the row alone adds: not over what others read", async () => {

@@ -69,7 +69,7 @@ test.each([
   [{ sinks: true }, "both", "the model has attention sinks"],
   [{ headDim: 80 }, "cuda:0", "a GPU takes heads of a multiple of 32 dimensions, not 80"],
   [{ headCount: 136 }, "cuda:0", "a GPU takes up to 16 query heads of a KV head"],
-  [{ contextTokens: 600_000 }, "cuda:0", "a GPU takes contexts of up to 524224 tokens, not 600000"],
+  [{ contextTokens: 600_000 }, "cuda:0", "a GPU takes contexts of up to 524288 tokens, not 600000"],
 ])("a model whose rows cannot choose is refused by name: %j", (change, on, words) => {
   for (const device of ["cpu", "cuda:0"]) {
     const config = parseWorkerConfig({ ...folder, SPANGATE_SPARSE: "now", SPANGATE_DEVICE: device });

@@ -31,8 +31,9 @@ export interface SparseShape {
   /** What is read of a block to choose from it; beside the pool, and not a part of `kvBytesPerBlock`. */
   readonly shadowBytesPerBlock: number;
   readonly modes: readonly ChoiceMode[];
-  /** The most segments that a row chooses from; undefined: any number. */
+  /** The most segments and tokens that a row chooses from; undefined: any number. */
   readonly mostSegments?: number;
+  readonly mostCandidates?: number;
   /** Rows read what they choose where it is kept: nothing is copied, and there are no buffers. */
   readonly readsInPlace?: true;
 }

@@ -160,6 +160,7 @@ export class SparseDecoding {
     const { fromTokens, askTokens, mostCost } = this.#limits;
     const candidates = run.seenTokenCount + tailToken;
     if (candidates === 0 || run.seenTokenCount + run.tokenCount < fromTokens) return false;
+    if (candidates > (this.#shape.mostCandidates ?? candidates)) return false;
     if (run.tokenCount < state.nextAskTokens) return state.isWorth;
     state.nextAskTokens = run.tokenCount + askTokens;
     const bufferTokens = state.bufferTokens(tailToken, run.seenTokenCount);

@@ -3,7 +3,11 @@ import { describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaBackendOptions } from "../../../worker/backend/cuda/parts.ts";
-import { assertChoosable } from "../../../worker/backend/cuda/sparse/sparse-memory.ts";
+import {
+  assertChoicesFit,
+  assertChoosable,
+  mostCandidatesOf,
+} from "../../../worker/backend/cuda/sparse/sparse-memory.ts";
 import { choiceLaunches } from "../../../worker/backend/cuda/sparse/sparse-ops.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { sparseBackendChecks, sparseModelOptions, sparseRow } from "../../gpu/sparse-backend.ts";
@@ -39,11 +43,32 @@ test("attention of rows that choose is launched once a layer, and that of others
 
 test("a list has as many thread blocks as end soonest, and as can count what it chooses from", () => {
   const { listBlocks } = choiceLaunches(128, 132);
-  const counts = (context: number) => [8, 64, 128, 256, 400].map((lists) => listBlocks(lists, context));
+  const counts = (context: number) =>
+    [8, 64, 128, 256, 400].map((lists) => listBlocks(lists, mostCandidatesOf(context)));
   expect(counts(40_000)).toEqual([8, 4, 2, 1, 8]);
   expect(counts(65_528)).toEqual([8, 4, 2, 1, 8]);
-  expect(counts(131_072)).toEqual([8, 4, 4, 4, 8]);
-  expect(counts(524_224)).toEqual([8, 8, 8, 8, 8]);
+  expect(counts(65_600)).toEqual([8, 4, 2, 2, 8]);
+  expect(counts(131_072)).toEqual([8, 4, 2, 2, 8]);
+  expect(counts(262_144)).toEqual([8, 4, 4, 4, 8]);
+  expect(counts(524_288)).toEqual([8, 8, 8, 8, 8]);
+});
+
+test("a row chooses from no more than its list's thread blocks count, which the engine knows", async () => {
+  const contexts = [40_960, 65_536, 65_593, 131_072, 131_121, 524_288];
+  expect(contexts.map(mostCandidatesOf)).toEqual([40_960, 65_528, 65_593, 131_056, 131_121, 524_224]);
+  const { backend } = await open();
+  expect(backend.shape.sparse?.mostCandidates).toBe(model.config.contextTokens);
+  await backend.dispose();
+  const limits = {
+    options: sparseModelOptions.sparse,
+    scoreTokens: 2 ** 20,
+    mostUnits: 10_000,
+    mostCandidates: 131_056,
+  };
+  const sizes = { entries: 1, units: 1, scoreTokens: 131_064, words: 0, mostCandidates: 131_056 };
+  assertChoicesFit(limits, sizes);
+  const more = { ...sizes, mostCandidates: 131_057 };
+  expect(() => assertChoicesFit(limits, more)).toThrow("a row that chooses from 131057 tokens, of at most 131056");
 });
 
 describe("a backend without choices", () => {
@@ -79,7 +104,7 @@ describe("refused before anything is launched", () => {
     [{ window: { tokens: 8, layers: [true] } }, false, "a sliding window"],
     [{ scoreCap: 50 }, false, "caps scores"],
     [{ sinks: true }, false, "sinks"],
-    [{ contextTokens: 600_000 }, false, "of contexts of 600000 tokens, and 524224 are the most here"],
+    [{ contextTokens: 600_000 }, false, "of contexts of 600000 tokens, and 524288 are the most here"],
   ])("a model or a pool that does not go with choices: %p", (change, isMx8, words) => {
     expect(() => assertChoosable({ ...model.config, ...change }, 16, isMx8)).toThrow(words);
   });

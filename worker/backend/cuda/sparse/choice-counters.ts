@@ -8,10 +8,12 @@ import type { SparseParts } from "./sparse-ops.ts";
 
 const modes = ["now"] as const;
 
-export function sparseShapeOf({ config, blockTokens, workspace: { options } }: SparseParts): SparseShape {
+export function sparseShapeOf({ config, blockTokens, workspace }: SparseParts): SparseShape {
+  const { mostCandidates, options } = workspace;
   const { seats, listTokens } = options;
   const bytes = shadowBytesPerBlock(config, blockTokens);
-  return { seats, listTokens, shadowBytesPerBlock: bytes, modes, mostSegments: segmentsPerSeat, readsInPlace: true };
+  const most = { mostSegments: segmentsPerSeat, mostCandidates };
+  return { seats, listTokens, shadowBytesPerBlock: bytes, modes, ...most, readsInPlace: true };
 }
 
 /** The counts of all seats, copied to the host behind each step that chooses. */

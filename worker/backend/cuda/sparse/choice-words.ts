@@ -19,16 +19,18 @@ export interface ChoiceSizes {
   readonly units: number;
   /** Places for scores, of each query head. */
   readonly scoreTokens: number;
+  /** What one row chooses from, the most of all. */
+  readonly mostCandidates: number;
   /** Of all parts of the encoding together. */
   readonly words: number;
 }
 
-export const noChoices: ChoiceSizes = { entries: 0, units: 0, scoreTokens: 0, words: 0 };
+export const noChoices: ChoiceSizes = { entries: 0, units: 0, scoreTokens: 0, mostCandidates: 0, words: 0 };
 
 export function choiceSizes(choices: Choices | undefined): ChoiceSizes {
   if (choices === undefined) return noChoices;
   const entries = choices.pieces.length;
-  let [units, scoreTokens] = [0, 0];
+  let [units, scoreTokens, mostCandidates] = [0, 0, 0];
   for (let entry = 0; entry < entries; entry++) {
     let candidates = 0;
     for (let s = choices.segments[entry]; s < choices.segments[entry + 1]; s++) {
@@ -36,9 +38,16 @@ export function choiceSizes(choices: Choices | undefined): ChoiceSizes {
       units += Math.ceil(choices.segmentTokenCounts[s] / unitTokens);
     }
     scoreTokens += aligned(candidates);
+    mostCandidates = Math.max(mostCandidates, candidates);
   }
   const segments = choices.segmentOffsets.length;
-  return { entries, units, scoreTokens, words: choiceWords({ entries, units, segments }, choices.blockIds.length) };
+  return {
+    entries,
+    units,
+    scoreTokens,
+    mostCandidates,
+    words: choiceWords({ entries, units, segments }, choices.blockIds.length),
+  };
 }
 
 /** Words of the encoding of so many of each. */

@@ -12,9 +12,13 @@ import { type ChoiceSizes, choiceWords, unitTokens } from "./choice-words.ts";
 export const segmentsPerSeat = 1_024;
 /** Query heads that share a KV head, at most (kMaxGroup), and how many of them are scored at a time (kPassHeads). */
 const mostGroup = 16;
-/** Tokens that a thread block chooses from at most (kMostCandidates), and thread blocks that share a list at most. */
-export const mostCandidates = 65_528;
+/** Tokens that a thread block chooses from at most (kMostCandidates, of which parts of a list have whole eights). */
+export const blockCandidates = 65_528;
+/** Thread blocks that share a list. */
+export const listBlockCounts = [1, 2, 4, 8] as const;
 const mostListBlocks = 8;
+/** Of a whole context the newest tokens are no candidates (the tail), so thread blocks need not count them. */
+const uncountedTokens = 64;
 export const passHeads = 4;
 
 /** Query heads of a KV head for which there is space: whole passes. */
@@ -23,7 +27,7 @@ export const scoredHeads = (group: number): number => Math.ceil(group / passHead
 /** @throws Error naming what of the model or of the pool does not go with choices */
 export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8: boolean, hasClusters = true): void {
   const { headCount, kvHeadCount, headDim, window, scoreCap, sinks, contextTokens } = config;
-  const most = mostCandidates * (hasClusters ? mostListBlocks : 1);
+  const most = blockCandidates * (hasClusters ? mostListBlocks : 1) + uncountedTokens;
   const refused = (what: string) => new Error(`rows cannot choose what they read on a GPU: ${what}`);
   if (isMx8) throw refused("KV is in mx8");
   if (blockTokens < 16) throw refused(`blocks have ${blockTokens} tokens, and 16 are needed`);
@@ -33,6 +37,13 @@ export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8:
   if (scoreCap !== undefined) throw refused("the model caps scores");
   if (sinks) throw refused("heads have sinks");
   if (contextTokens > most) throw refused(`of contexts of ${contextTokens} tokens, and ${most} are the most here`);
+}
+
+/** What a row of such contexts chooses from at most: one of 131,072 tokens has a list of two thread blocks, not of four. */
+export function mostCandidatesOf(contextTokens: number): number {
+  const counted = listBlockCounts.map((count) => count * blockCandidates);
+  const enough = counted.find((most) => contextTokens <= most + uncountedTokens);
+  return Math.min(contextTokens, enough ?? mostListBlocks * blockCandidates);
 }
 
 /** What the shadows of a block take in all layers: 4 bits a number of K, and a float16 scale for each head. */
@@ -62,6 +73,8 @@ export interface ChoiceWorkspace {
   /** The most places for scores and units of a step, over all rows that choose. */
   readonly scoreTokens: number;
   readonly mostUnits: number;
+  /** What a row chooses from at most. */
+  readonly mostCandidates: number;
   /** float16 [scoreTokens][kvHeads][scoredHeads], float32 [mostUnits][kvHeads][scoredHeads] (choice_plan.cuh). */
   readonly scores: DeviceBuffer;
   readonly unitSums: DeviceBuffer;
@@ -95,17 +108,23 @@ export function makeChoiceWorkspace(
   const counts = take("counts of choices", seats * 8);
   device.fill(counts, 0);
   return {
-    ...{ options, scoreTokens, mostUnits, counts },
+    ...{ options, scoreTokens, mostUnits, mostCandidates: mostCandidatesOf(contextTokens), counts },
     scores: take("scores of candidates", scoreTokens * scored * 2),
     unitSums: take("sums of scores", mostUnits * scored * 4),
     lists: take("lists of chosen tokens", seats * kvHeadCount * listTokens * 8),
   };
 }
 
-/** @throws RangeError when a step's choices are more than there is memory for */
-export function assertChoicesFit({ options, scoreTokens, mostUnits }: ChoiceWorkspace, sizes: ChoiceSizes): void {
+/** @throws RangeError when a step's choices are more than there is memory for, or than a list's thread blocks count */
+export function assertChoicesFit(workspace: ChoiceLimits, sizes: ChoiceSizes): void {
+  const { options, scoreTokens, mostUnits, mostCandidates } = workspace;
+  if (sizes.mostCandidates > mostCandidates) {
+    throw new RangeError(`a row that chooses from ${sizes.mostCandidates} tokens, of at most ${mostCandidates}`);
+  }
   const fits = sizes.entries <= options.seats && sizes.scoreTokens <= scoreTokens && sizes.units <= mostUnits;
   if (fits) return;
   const asked = `${sizes.entries} rows that choose from ${sizes.scoreTokens} tokens in ${sizes.units} units`;
   throw new RangeError(`${asked} in a step of at most ${options.seats}, ${scoreTokens} and ${mostUnits}`);
 }
+
+type ChoiceLimits = Pick<ChoiceWorkspace, "options" | "scoreTokens" | "mostUnits" | "mostCandidates">;

@@ -1,7 +1,7 @@
 /** Launches of rows that choose: shadows of K wherever K is written, and in each layer the choice and its attention. */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, SideStream } from "../device/device.ts";
-import { type ChoiceWorkspace, mostCandidates, passHeads, type Shadows } from "./sparse-memory.ts";
+import { blockCandidates, type ChoiceWorkspace, listBlockCounts, passHeads, type Shadows } from "./sparse-memory.ts";
 
 /** Puts one launch into the stream, sized for the counts of a step. */
 type Op = (counts: { readonly rows: number; readonly choices: number }) => void;
@@ -38,7 +38,6 @@ export const choosingKernels = {
   8: "attend_choice_8",
 } as const;
 export type ListBlocks = keyof typeof choosingKernels;
-const listBlockCounts = [1, 2, 4, 8] as const satisfies readonly ListBlocks[];
 
 /** The kernel that scores for groups of so many query heads. */
 export const scoringKernel = (group: number) => (group > passHeads ? "score_shadows_wide" : "score_shadows");
@@ -67,9 +66,9 @@ export function choiceLaunches(headDim: number, multiprocessorCount: number) {
       overlapsPrevious,
     } as const,
     /** How many thread blocks a list has: as few as end soonest, of those that run at the same time and count so many. */
-    listBlocks: (lists: number, contextTokens: number): ListBlocks => {
+    listBlocks: (lists: number, mostCandidates: number): ListBlocks => {
       const turns = (count: number): number => Math.ceil((lists * count) / blocks) / count;
-      const enough = listBlockCounts.filter((count) => count * mostCandidates >= contextTokens);
+      const enough = listBlockCounts.filter((count) => count * blockCandidates >= mostCandidates);
       return enough.reduce<ListBlocks>((best, count) => (turns(count) < turns(best) ? count : best), enough[0] ?? 8);
     },
     choose: (lists: number, listBlocks: ListBlocks) =>
@@ -158,7 +157,7 @@ export function chooseOps(
     ({ choices }) => {
       if (choices === 0) return;
       const listCount = listsOf(choices);
-      const listBlocks = launches.listBlocks(listCount, config.contextTokens);
+      const listBlocks = launches.listBlocks(listCount, workspace.mostCandidates);
       score(launches.score);
       choose[listBlocks](launches.choose(listCount, listBlocks));
     },
