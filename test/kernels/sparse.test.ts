@@ -1,11 +1,14 @@
 /** The kernels of rows that choose, run as code of the host, against plain loops: what test/gpu/sparse.ts asks of a device. */
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { KernelTwin } from "../gpu/kernel-twin.ts";
 import { checkSparse, type SparseCase, sparseCases } from "../gpu/sparse-kernels.ts";
 import { Random } from "../native/random.ts";
 import { isLong } from "../support/effort.ts";
 import { testSeed } from "../support/seed.ts";
 import { HostCudaDevice } from "./host-cuda.ts";
+
+// A list of thousands takes some seconds, and twice that on a machine that has other things to do.
+setDefaultTimeout(60_000);
 
 /**
  * A candidate costs the host some milliseconds a head. Lists of thousands, which a device cuts into many units, are one
