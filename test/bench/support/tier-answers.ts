@@ -15,7 +15,7 @@ import { fillerWords } from "./prompts.ts";
 const kvBytes = 128 * 2 ** 20;
 const groupQuestions = 8;
 const [evictingPrompts, evictingWords] = [45, 400];
-const [maxTokens, mostDocumentTokens] = [200, 800];
+const [maxTokens, mostDocumentTokens] = [200, 1_600];
 
 interface TierAnswersOptions {
   readonly tier: FarTier;
