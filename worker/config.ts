@@ -175,7 +175,7 @@ function refuseWithSparse(values: z.infer<typeof schema>): void {
 
 /** Tokens of a block, at least, that rows choose from. */
 const leastChoiceBlock = 16;
-/** On a GPU (kernels/cuda/sparse): parts of a head, query heads of a KV head at most, and of what so many tokens are chosen. */
+/** On a GPU (kernels/cuda/sparse): heads are multiples of `headPart`; query heads of a KV head, and tokens of a context, at most. */
 const gpuChoices = { headPart: 32, group: 16, contextTokens: 524_288 } as const;
 
 /** What of a model decides whether its rows can choose (model/config.ts). */

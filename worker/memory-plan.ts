@@ -224,7 +224,7 @@ async function planGpu(worker: WorkerConfig, model: PlannedModel, memoryBytes: n
   const inBfloat16 = { ...worker, kvType: "float16" as const };
   const least = leastKvBytes(inBfloat16, model.config);
   const shadows = shadowPart(inBfloat16, model.config);
-  const room = (memoryBytes - weightBytes - workBytes) / (1 + shadows);
+  const room = kvPartOf(memoryBytes - weightBytes - workBytes, inBfloat16, model.config);
   if (room >= least) {
     const kvBytes = Math.min(worker.kvBytes ?? room, room);
     return { storedBytes, weightBytes, workBytes, kvBytes, shadowBytes: kvBytes * shadows, memoryBytes };
@@ -262,8 +262,8 @@ async function countGpu(worker: WorkerConfig, model: PlannedModel): Promise<Omit
     sparse: sparseOptionsOf(worker),
   });
   const weightBytes = weights.byteLength;
-  const perBlock = pool.memory.byteLength + (sparse?.shadows.memory.byteLength ?? 0);
-  return { weightBytes, workBytes: counted() - weightBytes - perBlock + gpuReserveBytes };
+  const blockBytes = pool.memory.byteLength + (sparse?.shadows.memory.byteLength ?? 0);
+  return { weightBytes, workBytes: counted() - weightBytes - blockBytes + gpuReserveBytes };
 }
 
 /** A device of the largest kind that has as much memory as is asked for, and does nothing. */

@@ -1,7 +1,7 @@
 /**
- * Rows that choose what they read, on the device: `bun test/gpu/sparse.ts [kernels|kernels-256|model|times|steps|long]... [seed] [folder of
- * NVIDIA's libraries]...`; writes $OUT/sparse.json.
- *   kernels  each against plain loops; shadows, scores and choices bit for bit; kernels-256: those of heads of so many
+ * Rows that choose what they read, on the device: `bun test/gpu/sparse.ts [kernels|kernels-256|model|times|steps|long]...
+ * [seed] [folder of NVIDIA's libraries]...`; writes $OUT/sparse.json.
+ *   kernels  each against plain loops; shadows, scores and choices bit for bit; kernels-256: for heads of 256 dimensions alone
  *   model    a small model: rows that choose everything against rows that read everything, and the engine in plain loops
  *   times    the kernels of a layer of the 8B shape, beside the bytes that they move
  *   steps    its decode steps, dense and sparse

@@ -1,7 +1,8 @@
 /**
  * Which rows of answers choose what they read, and whose seats and buffers that takes. A buffer is of ordinary blocks
  * without a key. They are taken while there is room, and nobody is preempted for one: when blocks are short, buffers are
- * given up before any request is. A backend that reads what was chosen where it is kept has none. The device alone knows what is chosen, so steps are begun ahead as ever.
+ * given up before any request is. For a backend that reads chosen KV where it is kept there are no buffers. The device
+ * alone knows what is chosen, so steps are begun ahead as ever.
  *
  * What a sparse row computes is approximate, so the KV of its token gets no key (engine/run.ts: exactTokens). After some
  * such tokens, and before others read the chain, their KV is computed anew by a dense piece that begins at the first.

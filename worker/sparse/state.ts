@@ -47,7 +47,7 @@ export class SparseState {
   readonly mostTokens: number;
   /** Of the segments that the open run sees, in their order, how many of the first tokens are forced. */
   readonly forcedOfSegment: readonly number[];
-  /** The seat, and the blocks that chosen KV is copied to: both or neither, but where nothing is copied. */
+  /** The seat, and the blocks that chosen KV is copied to: both or neither. Where KV is read in place, the seat alone. */
   seat: number | undefined;
   buffer: readonly BlockId[] = [];
   /** Whether sparse rows read less than dense ones would, as it was found last; asked again from this many own tokens on. */

@@ -14,10 +14,10 @@ export const segmentsPerSeat = 1_024;
 const mostGroup = 16;
 /** Tokens that a thread block chooses from at most (kMostCandidates, of which parts of a list have whole eights). */
 export const blockCandidates = 65_528;
-/** Thread blocks that share a list. */
+/** How many thread blocks may share a list, where they can be clusters; else one has it. */
 export const listBlockCounts = [1, 2, 4, 8] as const;
-const mostListBlocks = 8;
-/** Of a whole context the newest tokens are no candidates (the tail), so thread blocks need not count them. */
+const [fewestListBlocks, , , mostListBlocks] = listBlockCounts;
+/** A context's newest tokens are its tail, which every row reads: thread blocks need not count them. */
 const uncountedTokens = 64;
 export const passHeads = 4;
 
@@ -27,7 +27,7 @@ export const scoredHeads = (group: number): number => Math.ceil(group / passHead
 /** @throws Error naming what of the model or of the pool does not go with choices */
 export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8: boolean, hasClusters = true): void {
   const { headCount, kvHeadCount, headDim, window, scoreCap, sinks, contextTokens } = config;
-  const most = blockCandidates * (hasClusters ? mostListBlocks : 1) + uncountedTokens;
+  const most = blockCandidates * (hasClusters ? mostListBlocks : fewestListBlocks) + uncountedTokens;
   const refused = (what: string) => new Error(`rows cannot choose what they read on a GPU: ${what}`);
   if (isMx8) throw refused("KV is in mx8");
   if (blockTokens < 16) throw refused(`blocks have ${blockTokens} tokens, and 16 are needed`);
@@ -39,11 +39,13 @@ export function assertChoosable(config: ModelConfig, blockTokens: number, isMx8:
   if (contextTokens > most) throw refused(`of contexts of ${contextTokens} tokens, and ${most} are the most here`);
 }
 
-/** What a row of such contexts chooses from at most: one of 131,072 tokens has a list of two thread blocks, not of four. */
+/**
+ * Tokens that a row of such contexts chooses from at most: so many that as few thread blocks as possible count them. Of
+ * 131,072 tokens two blocks count 131,056, and no more are candidates, since the rest is in the tail.
+ */
 export function mostCandidatesOf(contextTokens: number): number {
-  const counted = listBlockCounts.map((count) => count * blockCandidates);
-  const enough = counted.find((most) => contextTokens <= most + uncountedTokens);
-  return Math.min(contextTokens, enough ?? mostListBlocks * blockCandidates);
+  const count = listBlockCounts.find((blocks) => contextTokens <= blocks * blockCandidates + uncountedTokens);
+  return Math.min(contextTokens, (count ?? mostListBlocks) * blockCandidates);
 }
 
 /** What the shadows of a block take in all layers: 4 bits a number of K, and a float16 scale for each head. */
