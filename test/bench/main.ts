@@ -4,86 +4,31 @@ import { parseArgs } from "node:util";
 import { CommandError } from "../../gateway/cli/support/command.ts";
 import { textTable } from "../../gateway/cli/support/text-table.ts";
 import type { Bench, BenchReport } from "./bench.ts";
-import { bulkBench } from "./bulk.ts";
-import { consoleBench } from "./console.ts";
-import { decodeBench } from "./decode.ts";
-import { deleteBench } from "./delete.ts";
-import { determinismBench } from "./determinism.ts";
-import { kernelsBench } from "./kernels.ts";
-import { killGatewayBench } from "./kill-gateway.ts";
-import { killWorkerBench } from "./kill-worker.ts";
-import { kvWritesBench } from "./kv-writes.ts";
-import { lightTenantBench } from "./light-tenant.ts";
-import { llamaBench } from "./llama.ts";
-import { loweringBench } from "./lowering.ts";
-import { masksBench } from "./masks.ts";
-import { memoryBench } from "./memory.ts";
-import { needleBench } from "./needle.ts";
-import { nestedBench } from "./nested.ts";
-import { overheadBench } from "./overhead.ts";
-import { packBench } from "./pack.ts";
-import { poolBench } from "./pool.ts";
-import { qualityBench } from "./quality.ts";
-import { ragBench } from "./rag.ts";
-import { readingBench } from "./reading.ts";
-import { restartBench } from "./restart.ts";
-import { retrievalBench } from "./retrieval.ts";
-import { reuseDecayBench } from "./reuse-decay.ts";
-import { sparseBench } from "./sparse.ts";
-import { stallsBench } from "./stalls.ts";
-import { streamsBench } from "./streams.ts";
-import { structuredBench } from "./structured.ts";
+import { benches } from "./benches.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { pictureOf, readResult } from "./support/picture.ts";
 import { figure } from "./support/stats.ts";
-import { tiersBench } from "./tiers.ts";
-import { timingBench } from "./timing.ts";
-import { tracesBench } from "./traces.ts";
-import { zipfBench } from "./zipf.ts";
 
-const benches: readonly Bench[] = [
-  ragBench,
-  decodeBench,
-  kernelsBench,
-  overheadBench,
-  llamaBench,
-  memoryBench,
-  masksBench,
-  determinismBench,
-  qualityBench,
-  readingBench,
-  loweringBench,
-  nestedBench,
-  bulkBench,
-  needleBench,
-  retrievalBench,
-  deleteBench,
-  packBench,
-  poolBench,
-  zipfBench,
-  timingBench,
-  killWorkerBench,
-  killGatewayBench,
-  restartBench,
-  tiersBench,
-  kvWritesBench,
-  streamsBench,
-  tracesBench,
-  consoleBench,
-  reuseDecayBench,
-  lightTenantBench,
-  stallsBench,
-  structuredBench,
-  sparseBench,
-];
+/** Those that can be loaded on this machine, and of the others why not. */
+async function loadAll(): Promise<readonly (Bench | Pick<Bench, "name" | "summary">)[]> {
+  return await Promise.all(
+    Object.entries(benches).map(([name, load]) =>
+      load().catch((error: unknown) => {
+        const reason = error instanceof Error ? error.message : String(error);
+        return { name, summary: `(cannot be loaded on this machine: ${reason})` };
+      }),
+    ),
+  );
+}
 
-function listText(): string {
-  return benches
-    .flatMap(({ name, summary, options }) => [
-      `${name.padEnd(13)}${summary}`,
-      ...Object.entries(options ?? {}).map(([flag, text]) => `${" ".repeat(15)}--${flag}  ${text}`),
-    ])
-    .join("\n");
+async function listText(): Promise<string> {
+  const lines = (await loadAll()).flatMap((bench) => [
+    `${bench.name.padEnd(13)}${bench.summary}`,
+    ...Object.entries("options" in bench ? bench.options : {}).map(
+      ([flag, text]) => `${" ".repeat(15)}--${flag}  ${text}`,
+    ),
+  ]);
+  return lines.join("\n");
 }
 
 function printReport(report: BenchReport): void {
@@ -98,37 +43,38 @@ function printReport(report: BenchReport): void {
   if (bars.length > 0) console.log(`\n${textTable(["bar", "value", "bound", ""], bars)}`);
 }
 
+/** @param wrong what was given in place of a name, or behind it */
+function usage(wrong: string | undefined): number {
+  if (wrong !== undefined) console.error(`There is no benchmark "${wrong}".`);
+  const names = Object.keys(benches).join(", ");
+  console.error(
+    `Usage: bun run bench NAME [--plot FILE.svg [--results FILE.json]]\nNAME is one of ${names}.\n"bun run bench --list" tells what each measures.`,
+  );
+  return 2;
+}
+
 async function main(args: readonly string[]): Promise<number> {
-  const optionNames = new Set(benches.flatMap(({ options }) => Object.keys(options ?? {})));
+  if (args.includes("--list")) {
+    console.log(await listText());
+    return 0;
+  }
+  const name = args.find((arg) => Object.hasOwn(benches, arg));
+  const bench = name === undefined ? undefined : await benches[name]?.();
+  if (bench === undefined) return usage(args.find((arg) => !arg.startsWith("-")));
   const { values, positionals } = parseArgs({
     args: [...args],
     allowPositionals: true,
     options: {
-      list: { type: "boolean" },
       plot: { type: "string" },
       results: { type: "string" },
-      ...Object.fromEntries([...optionNames].map((name) => [name, { type: "string" as const }])),
+      ...Object.fromEntries(Object.keys(bench.options ?? {}).map((option) => [option, { type: "string" as const }])),
     },
   });
-  if (values.list) {
-    console.log(listText());
-    return 0;
-  }
-  const bench = benches.find(({ name }) => name === positionals[0]);
-  if (bench === undefined || positionals.length > 1) {
-    const [given, extra] = positionals;
-    const wrong = [given, extra].find((name) => name !== undefined && name !== bench?.name);
-    if (wrong !== undefined) console.error(`There is no benchmark "${wrong}".`);
-    const names = benches.map(({ name }) => name).join(", ");
-    console.error(
-      `Usage: bun run bench NAME [--plot FILE.svg [--results FILE.json]]\nNAME is one of ${names}.\n"bun run bench --list" tells what each measures.`,
-    );
-    return 2;
-  }
+  if (positionals.length > 1) return usage(positionals.find((given) => given !== bench.name));
   const { plot, results } = values;
   if (typeof results === "string" && typeof plot !== "string") throw new CommandError("--results needs --plot");
   if (typeof plot === "string" && bench.plot === undefined) {
-    const drawn = benches.filter((each) => each.plot !== undefined).map(({ name }) => name);
+    const drawn = (await loadAll()).filter((each) => "plot" in each).map((each) => each.name);
     throw new CommandError(`${bench.name} has no curve; these have one: ${drawn.join(", ")}`);
   }
   if (typeof plot === "string" && typeof results === "string") {
