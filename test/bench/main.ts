@@ -24,7 +24,7 @@ async function loadAll(): Promise<readonly (Bench | Pick<Bench, "name" | "summar
 async function listText(): Promise<string> {
   const lines = (await loadAll()).flatMap((bench) => [
     `${bench.name.padEnd(13)}${bench.summary}`,
-    ...Object.entries("options" in bench ? bench.options : {}).map(
+    ...Object.entries(("options" in bench && bench.options) || {}).map(
       ([flag, text]) => `${" ".repeat(15)}--${flag}  ${text}`,
     ),
   ]);

@@ -3,9 +3,14 @@
  * for a fresh one of equal length, in random order, and times both. Another tenant's times must tell nothing; those of
  * the victim itself must tell all, or the probe would be too weak to find a leak.
  */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { HttpClient } from "../../gateway/cli/support/client.ts";
 import { CommandError } from "../../gateway/cli/support/command.ts";
 import { askChat } from "../../gateway/cli/support/operations.ts";
+import { rawConfigs } from "../gpu/models.ts";
+import { writeRandomModel } from "../gpu/random-model.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { type Auc, aucOf } from "./support/auc.ts";
@@ -15,6 +20,9 @@ import { figure, median } from "./support/stats.ts";
 import { probeFragments, type TierProbe } from "./support/tier-probe.ts";
 
 const textTokens = 256;
+/** Where KV comes from the host's memory: a text that takes long to compute by that. */
+const hostTextTokens = 512;
+const hostShape = "Qwen3-8B";
 const defaultSamples = 2_000;
 const warmUpSamples = 20;
 const question = "What is it about?";
@@ -32,13 +40,9 @@ interface Arm<Where = Path | "fragment"> {
 async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const samples = Number(option("samples") ?? defaultSamples);
   if (!Number.isInteger(samples) || samples < 2) throw new CommandError("--samples is a whole number, 2 or more");
-  const tierName = option("tier");
-  if (tierName !== undefined) {
-    const tier = tierOf(tierName);
-    if (tier === "s3") throw new CommandError("--tier is host or disk");
-    const probe = await probeFragments({ tier, samples, warmUpSamples, tokens: textTokens, say });
-    return tierReport(tier, samples, probe);
-  }
+  const [tierName, model] = [option("tier"), option("model")];
+  if (model !== undefined && tierName === undefined) throw new CommandError("--model is for --tier");
+  if (tierName !== undefined) return await runTier(tierName, model, samples, say);
   await using server = await startTestServer();
   const victim = (await server.tenant("victim")).client;
   const other = (await server.tenant("other")).client;
@@ -64,14 +68,40 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       }
     }
   }
-  return reportOf(arms, samples, server.model);
+  return reportOf(arms, samples, textTokens, server.model);
+}
+
+/**
+ * A GPU computes a text of the demo model as soon as it has loaded it, so that not even the tenant's own times would tell
+ * the two apart. With the host's memory another model is served, unless one is given: its weights are random, from a seed,
+ * since nothing depends on what it says.
+ */
+async function runTier(tierName: string, given: string | undefined, samples: number, say: BenchContext["say"]) {
+  const tier = tierOf(tierName);
+  if (tier === "s3") throw new CommandError("--tier is host or disk");
+  const tokens = tier === "host" ? hostTextTokens : textTokens;
+  const probe = { tier, samples, warmUpSamples, tokens, say };
+  if (tier === "disk" || given !== undefined) {
+    const model = given === undefined ? {} : { model: given };
+    return tierReport(tier, samples, tokens, await probeFragments({ ...probe, ...model }));
+  }
+  const folder = mkdtempSync(join(tmpdir(), "spangate-timing-"));
+  try {
+    const model = join(folder, hostShape);
+    say(`making a model in the shape of ${hostShape}`);
+    await writeRandomModel(model, { config: rawConfigs[hostShape] });
+    return tierReport(tier, samples, tokens, await probeFragments({ ...probe, model }));
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 }
 
 /** The report of texts whose KV was outside the pool, with what shows that it was there. */
-function tierReport(tier: string, samples: number, { model, arms, fromTier }: TierProbe): BenchReport {
+function tierReport(tier: string, samples: number, tokens: number, { model, arms, fromTier }: TierProbe): BenchReport {
   const report = reportOf(
     arms.map((arm) => ({ path: "fragment", ...arm })),
     samples,
+    tokens,
     `${model}, KV in ${tier}`,
   );
   return { ...report, bars: [...report.bars, atLeast(`cached texts that came from ${tier}, share`, fromTier, 0.99)] };
@@ -94,7 +124,7 @@ async function timeOf(client: HttpClient, model: string, path: Path, text: strin
   return clientTtftMs;
 }
 
-function reportOf(arms: readonly Arm[], samples: number, model: string): BenchReport {
+function reportOf(arms: readonly Arm[], samples: number, tokens: number, model: string): BenchReport {
   const measured = arms.map((arm) => ({ ...arm, auc: aucOf(arm.cachedMs, arm.freshMs) }));
   return {
     model,
@@ -107,9 +137,7 @@ function reportOf(arms: readonly Arm[], samples: number, model: string): BenchRe
       auc.auc.toFixed(3),
       `${auc.from.toFixed(3)} to ${auc.to.toFixed(3)}`,
     ]),
-    notes: [
-      `${samples} samples an arm of ${textTokens} tokens each, arms interleaved, cached and fresh in random order.`,
-    ],
+    notes: [`${samples} samples an arm of ${tokens} tokens each, arms interleaved, cached and fresh in random order.`],
     bars: measured.flatMap(({ path, prober, auc }) => barsOf(path, prober, auc)),
   };
 }
@@ -126,6 +154,7 @@ export const timingBench: Bench = {
   options: {
     samples: `N  texts an arm (default ${defaultSamples})`,
     tier: "host | disk  where the victim's KV is, and not in the pool; texts are then fragments of vector stores",
+    model: `FOLDER  for --tier, served instead of the demo model (host: of random weights in the shape of ${hostShape}, 16 GB that are made first)`,
   },
   run,
 };

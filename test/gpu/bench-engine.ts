@@ -143,15 +143,23 @@ export class BenchEngine {
     reuse: boolean,
     rotations = true,
   ): void {
+    this.engine.submit(this.plan(documents, question, maxTokens, reuse, rotations));
+  }
+
+  /** What `submit` gives to the engine. Another process makes it for a worker, and hashes all of its tokens for that. */
+  plan(
+    documents: readonly Int32Array[],
+    question: Int32Array,
+    maxTokens: number,
+    reuse: boolean,
+    rotations = true,
+  ): SubmitMessage {
     const requestId = `bench-${this.submitted++}`;
     const params = { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
-    const message: SubmitMessage = {
-      type: "submit",
-      requestId,
-      plan: planOf(documents, question, rotations),
-      params,
-      reuse,
-    };
+    return { type: "submit", requestId, plan: planOf(documents, question, rotations), params, reuse };
+  }
+
+  submitPlanned(message: SubmitMessage): void {
     this.engine.submit(message);
   }
 

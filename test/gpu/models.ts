@@ -197,10 +197,11 @@ const blockScale = 120;
 const randomBytes = (count: number): Uint8Array =>
   Uint8Array.from({ length: count }, (_, i) => Math.floor(Math.random() * 127) + 128 * (i & 1));
 
-export function normalNumbers(count: number, deviation: number): Float32Array {
+/** @param uniform draws from [0, 1) */
+export function normalNumbers(count: number, deviation: number, uniform = Math.random): Float32Array {
   const numbers = new Float32Array(count);
   for (let i = 0; i < count; i++) {
-    numbers[i] = deviation * Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
+    numbers[i] = deviation * Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform());
   }
   return numbers;
 }

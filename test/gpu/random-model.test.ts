@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
@@ -33,6 +33,18 @@ test("the folder is a model that loads, in shards", () => {
   expect(readdirSync(folder).filter((name) => name.endsWith(".safetensors")).length).toBeGreaterThan(1);
   expect(model.config).toMatchObject({ layerCount: 2, vocabSize: 4_200, headDim: 16, tiedEmbeddings: false });
   expect(model.eosTokenIds.length).toBeGreaterThan(0);
+});
+
+test("the same shape has the same weights in another folder", async () => {
+  const again = mkdtempSync(join(tmpdir(), "spangate-random-"));
+  try {
+    await writeRandomModel(again, { config, shardBytes: 600_000 });
+    for (const name of readdirSync(folder)) {
+      expect(Bun.hash(readFileSync(join(again, name)))).toBe(Bun.hash(readFileSync(join(folder, name))));
+    }
+  } finally {
+    rmSync(again, { recursive: true });
+  }
 });
 
 test("norms are 1, and all else is normal with a deviation of 0.02", () => {

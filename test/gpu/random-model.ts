@@ -1,7 +1,7 @@
 /**
  * A model folder of a true shape with random weights, in shards as Hugging Face has them, for a machine that can fetch
  * none: `bun test/gpu/random-model.ts Qwen3-8B FOLDER`. Tokenizer and template are the demo model's; its vocabulary is
- * filled up to the shape's with words that answers may have and no text is made into.
+ * filled up to the shape's with words that answers may have and no text is made into. A shape has the same weights each time.
  */
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
@@ -10,6 +10,7 @@ import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import { parseModelConfig } from "../../worker/model/config.ts";
 import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
+import { Random } from "../native/random.ts";
 import { type ModelName, modelNames, normalNumbers, rawConfigs } from "./models.ts";
 
 interface Tensor {
@@ -27,6 +28,7 @@ export interface RandomModelOptions {
 
 const defaultShardBytes = 2 ** 31;
 const patternElements = (4 << 20) - 4_099;
+const seed = 1;
 
 /** Makes the folder. @returns bytes of all tensors */
 export async function writeRandomModel(folder: string, { config, shardBytes }: RandomModelOptions): Promise<number> {
@@ -46,7 +48,9 @@ export async function writeRandomModel(folder: string, { config, shardBytes }: R
   };
   writeFileSync(join(folder, "model.safetensors.index.json"), JSON.stringify(index));
   const normals = new Uint16Array(patternElements);
-  roundToBfloat16(normalNumbers(patternElements, 0.02), 1, normals);
+  const random = new Random(seed);
+  const uniform = (): number => random.next();
+  roundToBfloat16(normalNumbers(patternElements, 0.02, uniform), 1, normals);
   await Promise.all(shards.map((shard, at) => writeShard(join(folder, nameOf(at)), shard, normals)));
   return byteCount;
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The whole server on a machine with NVIDIA GPUs and nothing else: `sh test/gpu/server.sh [upload|pool|pool-bench|tiers|sparse]...`,
+# The whole server on a machine with NVIDIA GPUs and nothing else: `sh test/gpu/server.sh [upload|pool|pool-bench|tiers|timing|sparse]...`,
 # the first three by default, after `sh test/gpu/run.sh bundle` where the packages are installed. DEVICES: cuda:0,cuda:1
-# unless given (tiers, sparse: cuda:0); MODEL: a model's folder, made of random weights where there is none; BUN: the runtime there.
+# unless given (tiers, timing, sparse: cuda:0); MODEL: a model's folder, made of random weights where there is none; BUN: the runtime there.
 set -u
 bun=${BUN:-bun}
 devices=${DEVICES:-cuda:0,cuda:1}
@@ -27,6 +27,7 @@ run() {
       done
       return $tiers
       ;;
+    timing) make_model && SPANGATE_DEVICES=${DEVICES:-cuda:0} "$bun" test/bench/main.ts timing --tier host --model "$model" ;;
     sparse) make_model && DEVICES=${DEVICES:-cuda:0} "$bun" test/gpu/server-sparse.ts "$model" ;;
     *) echo "no program $1" && false ;;
   esac

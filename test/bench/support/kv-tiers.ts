@@ -22,14 +22,16 @@ export interface TierSettings extends Disposable {
   readonly env: Readonly<Record<string, string>>;
 }
 
+const defaultHostBytes = 8 * 2 ** 30;
+
 /** Settings of a server that has these tiers beside its pool; for "s3" with a bucket in memory, in this process. */
-export function openTiers(tiers: readonly FarTier[], kvBytes: number): TierSettings {
+export function openTiers(tiers: readonly FarTier[], kvBytes: number, hostBytes = defaultHostBytes): TierSettings {
   const bucket: Bucket | undefined = tiers.includes("s3") ? openBucket() : undefined;
   return {
     env: {
       SPANGATE_KV_BYTES: String(kvBytes),
       SPANGATE_KV_DISK_BYTES: tiers.includes("disk") || bucket !== undefined ? "auto" : "0",
-      ...(tiers.includes("host") && { SPANGATE_KV_HOST_BYTES: "8GiB" }),
+      ...(tiers.includes("host") && { SPANGATE_KV_HOST_BYTES: String(hostBytes) }),
       ...(bucket !== undefined && {
         SPANGATE_KV_S3: "s3://papers/kv",
         SPANGATE_KV_S3_ENDPOINT: bucket.endpoint,
