@@ -173,7 +173,7 @@ function figuresOf(report: Report, kind: Kind, windows: readonly Window[]): stri
   const [asked, plain] = [all.filter(hasQuestion), all.filter((step) => !hasQuestion(step))];
   const of = (name: string, value: number): string => report.figure(`beside.${kind}.${name}`, value);
   return [
-    ...[0.5, 0.9, 0.99].map((part) => of(`p${100 * part}Ms`, percentile(wallOf(all), part))),
+    ...[50, 90, 95, 97, 98, 99].map((part) => of(`p${part}Ms`, percentile(wallOf(all), part / 100))),
     of("p99OfWindowsMs", medianP99(windows)),
     of("p99BestMs", Math.min(...windows.map(({ p99Ms }) => p99Ms))),
     of("p99WorstMs", Math.max(...windows.map(({ p99Ms }) => p99Ms))),

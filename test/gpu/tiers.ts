@@ -1,7 +1,7 @@
 /**
  * Blocks in the host's memory, on the device: `bun test/gpu/tiers.ts [part]... [folder of NVIDIA's libraries]...` from the
  * project's root, parts: twin, rates, ttft, beside, working. Random weights in the shape of Qwen3-8B; SPANGATE_KV_CODEC=mx8:
- * KV in mx8. Writes $OUT/gpu-tiers.json.
+ * KV in mx8. Writes $OUT/gpu-tiers.json, and every step beside loads to $OUT/gpu-beside-steps.json.
  */
 
 import type { HostBlocks } from "../../worker/backend/backend.ts";
