@@ -39,7 +39,7 @@ test("a second's changes are lines: what went, what came, what is held", () => {
 describe.skipIf(chromiumPath === undefined)("the cache in the console", () => {
   let rig: ConsoleRig;
   beforeAll(async () => {
-    rig = await openRig();
+    rig = await openRig({ model: "one-layer" });
   });
   afterAll(async () => await rig?.[Symbol.asyncDispose]());
 

@@ -1,11 +1,12 @@
 /**
- * A server and a browser that looks at its console. Each sign-in has a browser context of its own, which notes whatever
- * must not happen: errors on the browser's console, violations of the content security policy, requests to other hosts.
+ * A server and a browser that looks at its console. Each look has a window of its own, with nothing in it of those before,
+ * and notes whatever must not happen: errors on the browser's console, violations of the content security policy,
+ * requests to other hosts. A window is used again when its look has ended: a new one takes half a second of processor time.
  */
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { type AxeResults, source as axeSource } from "axe-core";
-import { type BrowserContext, chromium, type Page } from "playwright-core";
+import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
 import { isLong } from "../support/effort.ts";
 import { startTestServer, type TestServer, type TestServerOptions } from "../support/server.ts";
 import { until } from "../support/until.ts";
@@ -101,10 +102,10 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
   // Chromium's own sandbox does not start as root, as in containers.
   const args = process.getuid?.() === 0 ? ["--no-sandbox"] : [];
   const browser = await chromium.launch({ ...(chromiumPath && { executablePath: chromiumPath }), args });
+  const windows = new Windows(browser, server.url);
   const visit = async (path = "/", theme: Theme = "light"): Promise<Look> => {
-    const context = await browser.newContext({ colorScheme: theme, viewport: desktop });
-    const problems = watch(context, server.url);
-    const page = await context.newPage();
+    const window = await windows.open(theme);
+    const { page, problems } = window;
     await page.goto(server.url + path);
     const go = async (hash: string): Promise<void> => {
       await page.evaluate(shownAt(hash));
@@ -126,7 +127,7 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
       problems.push(...(await violations(page, colourRules)).map((each) => `${name} ${other}: ${each}`));
       await page.emulateMedia({ colorScheme: theme });
     };
-    return { page, problems, go, check, [Symbol.asyncDispose]: () => context.close() };
+    return { page, problems, go, check, [Symbol.asyncDispose]: () => windows.close(window) };
   };
   return {
     server,
@@ -147,17 +148,65 @@ export async function openRig(options: TestServerOptions = {}): Promise<ConsoleR
   };
 }
 
-/** Notes what must not happen in any page of the context. */
-function watch(context: BrowserContext, url: string): string[] {
-  const problems: string[] = [];
+interface Window {
+  readonly context: BrowserContext;
+  readonly page: Page;
+  /** Of the look that it is open for. */
+  problems: string[];
+}
+
+/** Windows of a browser, each a context with one page. One that was closed is as good as new, and opened again. */
+class Windows {
+  readonly #browser: Browser;
+  readonly #url: string;
+  readonly #closed: Window[] = [];
+
+  constructor(browser: Browser, url: string) {
+    this.#browser = browser;
+    this.#url = url;
+  }
+
+  async open(theme: Theme): Promise<Window> {
+    const window = this.#closed.pop() ?? (await this.#make());
+    window.problems = [];
+    await window.page.emulateMedia({ colorScheme: theme });
+    return window;
+  }
+
+  async #make(): Promise<Window> {
+    const context = await this.#browser.newContext({ viewport: desktop });
+    const window: Window = { context, page: await context.newPage(), problems: [] };
+    watch(window, this.#url);
+    return window;
+  }
+
+  /** Leaves the page, which ends what it does, and forgets who was signed in. */
+  async close(window: Window): Promise<void> {
+    const { context, page } = window;
+    await page.unrouteAll({ behavior: "ignoreErrors" });
+    // An empty page of the same host: one of another would have a process of its own.
+    const empty = `${this.#url}/closed`;
+    await page.route(empty, (route) =>
+      route.fulfill({ contentType: "text/html", body: '<link rel="icon" href="data:,">' }),
+    );
+    await page.goto(empty);
+    await page.unroute(empty);
+    await page.evaluate("localStorage.clear(), sessionStorage.clear()");
+    await context.clearCookies();
+    this.#closed.push(window);
+  }
+}
+
+/** Notes what must not happen in any page of the window. */
+function watch(window: Window, url: string): void {
+  const { context } = window;
   context.on("console", (message) => {
-    if (message.type() === "error" || message.type() === "warning") problems.push(`console: ${message.text()}`);
+    if (message.type() === "error" || message.type() === "warning") window.problems.push(`console: ${message.text()}`);
   });
-  context.on("weberror", (error) => problems.push(`error: ${error.error().message}`));
+  context.on("weberror", (error) => window.problems.push(`error: ${error.error().message}`));
   context.on("request", (request) => {
-    if (new URL(request.url()).origin !== new URL(url).origin) problems.push(`request to ${request.url()}`);
+    if (new URL(request.url()).origin !== new URL(url).origin) window.problems.push(`request to ${request.url()}`);
   });
-  return problems;
 }
 
 /**
@@ -183,7 +232,9 @@ async function settled(page: Page): Promise<void> {
 async function violations(page: Page, rules: typeof everyRule): Promise<readonly string[]> {
   // Evaluated by the debugger, which the page's policy does not bind. A page keeps it until it is loaded again.
   if (!(await page.evaluate("typeof axe === 'object'"))) await page.evaluate(axeSource);
-  const run = `axe.run(document, { runOnly: ${JSON.stringify(rules)} })`;
-  const { violations: broken } = await page.evaluate<AxeResults>(run);
+  // All that is as it should be would be described too, and what styles of other hosts say asked for.
+  const options = JSON.stringify({ runOnly: rules, resultTypes: ["violations"], preload: false });
+  const run = `axe.run(document, ${options}).then(({ violations }) => violations)`;
+  const broken = await page.evaluate<AxeResults["violations"]>(run);
   return broken.flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) => `${id}: ${html} ${failureSummary}`));
 }
