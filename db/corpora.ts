@@ -210,17 +210,67 @@ export function* dropDeletedIndexes(db: Db, tenantId: TenantId, mostZeroed = mos
   for (const { seq } of deleted) {
     const blocks = fullTextBlocks(db, seq, mostZeroed + 1);
     if (blocks === undefined) continue;
-    const drop = (): void => {
-      dropFullText(db, seq);
-      dropVectors(db, seq);
-    };
-    if (blocks > mostZeroed) freeUnzeroed(db, "dropDeletedIndexes", drop);
-    else db.transaction("dropDeletedIndexes", drop);
-    yield;
+    // The index of words goes last: by it the corpus is found again after a crash.
+    for (const dropOne of [dropVectors, dropFullText]) {
+      const drop = (): void => dropOne(db, seq);
+      if (blocks > mostZeroed) freeUnzeroed(db, "dropDeletedIndexes", drop);
+      else db.transaction("dropDeletedIndexes", drop);
+      yield;
+    }
   }
 }
 
 const filesPerPiece = 64;
+/** Fragments of a file whose texts one piece erases. */
+const erasedPerPiece = 128;
+
+/**
+ * Erases the texts and vectors of a tenant's deleted corpora, in pieces. To remove the rows as well takes ten times as
+ * long, since each has entries at random places of three indexes, so that is done later.
+ * @param erased numbers of files that are done; those that are done now are added
+ */
+export function* eraseDeletedTexts(db: Db, tenantId: TenantId, erased: Set<number>): Generator<void> {
+  const withFiles = `select id from corpora c where tenant_id = ? and deleted_at is not null
+    and exists (select 1 from corpus_files cf where cf.corpus_id = c.id)`;
+  const filesOf = "select seq from corpus_files where corpus_id = ? and seq > ? order by seq limit ?";
+  const deleted = db.statement("listDeletedCorpora", () =>
+    db.client.query<{ id: CorpusId }, [string]>(withFiles).all(tenantId),
+  );
+  for (const { id } of deleted) {
+    for (let afterSeq: number | undefined = 0; afterSeq !== undefined; ) {
+      const after: number = afterSeq;
+      const files = db.statement("listFilesToErase", () =>
+        db.client.query<{ seq: number }, [string, number, number]>(filesOf).all(id, after, filesPerPiece),
+      );
+      for (const { seq } of files) {
+        if (!erased.has(seq)) yield* eraseTexts(db, seq);
+        erased.add(seq);
+      }
+      yield;
+      afterSeq = files.at(-1)?.seq;
+    }
+  }
+}
+
+function* eraseTexts(db: Db, fileSeq: number): Generator<void> {
+  const some = "select seq from fragments where corpus_file_seq = ?1 and ordinal >= ?2 and ordinal < ?2 + ?3";
+  const erase = (from: number) => (): void => {
+    const range = [fileSeq, from, erasedPerPiece] as const;
+    db.client.query(`delete from fragment_vectors where fragment_seq in (${some})`).run(...range);
+    db.client.query(`update fragments set text = '', pages = null where seq in (${some})`).run(...range);
+  };
+  const last = db.statement("lastOrdinal", () =>
+    db.client
+      .query<{ ordinal: number | null }, [number]>(
+        "select max(ordinal) as ordinal from fragments where corpus_file_seq = ?",
+      )
+      .get(fileSeq),
+  );
+  for (let from = 0; from <= (last?.ordinal ?? -1); from += erasedPerPiece) {
+    db.unsynced(() => db.transaction("eraseTexts", erase(from)));
+    yield;
+  }
+}
 
 /**
  * Removes some fragments of a tenant's deleted corpora, whose indexes are dropped already, and the rows of files

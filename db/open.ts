@@ -3,7 +3,7 @@
  * through a connection of its own, in another thread (`openReader`).
  */
 import { Database } from "bun:sqlite";
-import { closeSync, openSync } from "node:fs";
+import { closeSync, openSync, statSync } from "node:fs";
 import { getLoadablePath } from "sqlite-vec";
 import { migrationsFolder, nativeLibrary } from "../places/places.ts";
 import { DbError, sqliteCode, toDbError } from "./errors.ts";
@@ -146,6 +146,17 @@ export class Db {
         this.client.run(`pragma busy_timeout = ${this.#busyTimeoutMs}`);
       }
     });
+  }
+
+  /**
+   * The same, by whoever copies the log in another thread first so that the event loop need not. Resolves when it was
+   * tried.
+   */
+  emptyLog: () => Promise<void> = async () => void this.truncateLog();
+
+  /** The size of the log's file, in bytes. */
+  get logBytes(): number {
+    return statSync(`${this.client.filename}-wal`, { throwIfNoEntry: false })?.size ?? 0;
   }
 
   close(): void {

@@ -32,6 +32,7 @@ export function openData(dataDir: string, log: Log): OpenData {
   const threads = new ThreadPool<LogTasks>(threadOptions);
   const copyLog = () => threads.run("copyLog", db.client.filename, copyRun);
   const truncation = new LogTruncation({ db, log, copyLog });
+  db.emptyLog = () => truncation.empty();
   const close = (): void => {
     void threads.stop();
     disk.stop();
@@ -111,6 +112,13 @@ export class LogTruncation {
     this.#copyLog = copyLog;
     this.#timer = setInterval(() => this.#try(), intervalMs);
     this.#timer.unref();
+  }
+
+  /** Does not wait for the next interval. Resolves when it was tried. */
+  async empty(): Promise<void> {
+    await this.#attempt;
+    this.#try();
+    await this.#attempt;
   }
 
   /** @returns when the attempt that is being made has ended; undefined: there is none */

@@ -80,9 +80,18 @@ function syncFile(files: FolderFiles, path: string, flags: "w" | "r", text?: str
   }
 }
 
+/**
+ * Files that are unlinked at the same time. The end of each is heard of in a later round of the event loop, and beside a
+ * deletion's other work a round takes milliseconds: two thousand files one after the other took six seconds.
+ */
+const unlinkedAtOnce = 64;
+
 /** Removes files that may be gone already. */
 export async function removeFiles(files: FolderFiles, folder: string, names: readonly string[]): Promise<void> {
-  for (const name of names) await files.unlink(join(folder, name)).catch(() => undefined);
+  const remove = (name: string): Promise<void> => files.unlink(join(folder, name)).catch(() => undefined);
+  for (let at = 0; at < names.length; at += unlinkedAtOnce) {
+    await Promise.all(names.slice(at, at + unlinkedAtOnce).map(remove));
+  }
 }
 
 /** Whether an earlier start of this server made the folder. */

@@ -28,7 +28,9 @@ export class KvRemoval {
   /** Scopes whose keys could not be destroyed yet. */
   readonly #owed = new Set<number>();
   #retry: ReturnType<typeof setTimeout> | undefined;
-  #work: Promise<void> = Promise.resolve();
+  /** Resolve when no rows are left to remove, and no files to unlink. */
+  #removing: Promise<void> = Promise.resolve();
+  #unlinking: Promise<void> = Promise.resolve();
 
   constructor(options: RemovalOptions) {
     this.#options = options;
@@ -36,9 +38,8 @@ export class KvRemoval {
 
   async stop(): Promise<void> {
     clearTimeout(this.#retry);
-    await this.#work;
-    // What was removed meanwhile has files of its own to unlink.
-    await this.#work;
+    await this.#removing;
+    await this.#unlinking;
   }
 
   /** Whether the scope is deleted and its key stands in the database still: nobody may be told of its objects. */
@@ -74,7 +75,7 @@ export class KvRemoval {
       const reason = messageOf(error);
       log("warn", "KV files without a key could not be removed", { reason });
     });
-    this.#work = Promise.all([this.#work, removed]).then(() => undefined);
+    this.#removing = Promise.all([this.#removing, removed]).then(() => undefined);
   }
 
   /** Removes piece after piece, until one is empty. */
@@ -90,8 +91,8 @@ export class KvRemoval {
   /** Removes files that have no row, or whose row says that they are elsewhere. */
   unlink(names: readonly string[]): Promise<void> {
     const { files, folder } = this.#options;
-    this.#work = this.#work.then(() => removeFiles(files, folder, names));
-    return this.#work;
+    this.#unlinking = this.#unlinking.then(() => removeFiles(files, folder, names));
+    return this.#unlinking;
   }
 }
 

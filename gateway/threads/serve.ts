@@ -1,7 +1,19 @@
 /** Runs in a thread: serves one task after the other, as they come. */
+import { getPriority, setPriority } from "node:os";
 import type { TaskAnswer, TaskMessage, TaskTable } from "./protocol.ts";
 
 declare const self: Worker;
+
+/** How much "nicer" than the server a thread is that gives way. Workers of the model are 2 nicer than it. */
+const niceness = 5;
+
+/**
+ * Call at a thread's start where its tasks may be long: one tenant's searches then do not take the cores from everybody's
+ * answers. On Linux, where each thread has a priority of its own.
+ */
+export function giveWay(): void {
+  if (process.platform === "linux") setPriority(Math.min(getPriority() + niceness, 19));
+}
 
 export function serveTasks(tasks: TaskTable): void {
   self.onmessage = async ({ data: { name, input } }: MessageEvent<TaskMessage>) => {

@@ -1,5 +1,6 @@
 /** The program of a thread of the pool. */
-import { serveTasks } from "../threads/serve.ts";
+import { giveWay, serveTasks } from "../threads/serve.ts";
 import { tasks } from "./compile-tasks.ts";
 
+giveWay();
 serveTasks(tasks);

@@ -119,6 +119,15 @@ describe("the log", () => {
     reader.close();
   });
 
+  test("is emptied at once for who asks", async () => {
+    insertTenant(db, { id: newId("tenant"), name: "canary-tenant", createdAt: 1 });
+    expect(db.logBytes).toBeGreaterThan(0);
+    const truncation = truncationOf(db, undefined, 3_600_000);
+    await truncation.empty();
+    expect([db.logBytes, traces("canary")]).toEqual([0, ["spangate.db"]]);
+    truncation.stop();
+  });
+
   test("nothing was changed: it is left alone", async () => {
     insertTenant(db, { id: newId("tenant"), name: "t", createdAt: 1 });
     let count = 0;

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import {
   type CorpusRow,
   dropDeletedIndexes,
+  eraseDeletedTexts,
   insertCorpus,
   markCorpusDeleted,
   removeDeletedFiles,
@@ -13,12 +14,13 @@ import {
 } from "../../db/corpora.ts";
 import { attachFile, type CorpusFileRow } from "../../db/corpus-files.ts";
 import { insertFileOnce, listDeletedFiles, listSweptFileIds, markFileDeleted } from "../../db/files.ts";
-import { insertFragments } from "../../db/fragments.ts";
+import { insertFragments, peekFragments } from "../../db/fragments.ts";
 import { zeroFreeSpace } from "../../db/free-space.ts";
 import { fullTextBlocks } from "../../db/fts.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
+import { vectorModel } from "../../db/vectors.ts";
 
 let dir = "";
 let db: Db;
@@ -108,6 +110,32 @@ describe("a deleted corpus' index", () => {
     removeSweptCorpora(db, tenantId, 10);
     expect(tables().every(({ name }) => name.startsWith(`fts_${kept.corpus.seq}`))).toBe(true);
     expect(traces("arimba49").length).toBe(1);
+  });
+
+  test("its texts and vectors go before its rows: a file that is done is not looked at again", () => {
+    const [doomed, kept] = [corpusOf("xylophone", 300), corpusOf("marimba", 50)];
+    const count = (table: string) =>
+      db.client.query<{ n: number }, []>(`select count(*) as n from ${table}`).get()?.n ?? 0;
+    vectorModel(db, "m", 8);
+    db.client.run(
+      "insert into fragment_vectors (fragment_seq, model_seq, vector) select seq, 1, zeroblob(8) from fragments",
+    );
+    const erase = (erased: Set<number>) => [...eraseDeletedTexts(db, tenantId, erased)].length;
+    expect(erase(new Set())).toBe(0);
+    markCorpusDeleted(db, doomed.corpus.id, 2);
+    void [...dropDeletedIndexes(db, tenantId, 0)];
+    const erased = new Set<number>();
+    expect(erase(erased)).toBeGreaterThan(2);
+    expect(erased).toEqual(new Set([doomed.file.seq]));
+    void [...zeroFreeSpace(db)];
+    expect([traces("ylophone"), traces("marimba49")]).toEqual([[], ["spangate.db"]]);
+    expect([count("fragments"), count("fragment_vectors")]).toEqual([350, 50]);
+    const before = db.changeCount();
+    erase(erased);
+    expect(db.changeCount()).toBe(before);
+    expect(peekFragments(db, kept.file.seq, 1)[0]?.text).toStartWith("marimba0 ");
+    removeRows();
+    expect([count("fragments"), count("fragment_vectors"), isWhole()]).toEqual([50, 50, { integrity_check: "ok" }]);
   });
 
   test("zeroing that was cut off, in any of its steps, is begun anew by the next that opens the database", () => {

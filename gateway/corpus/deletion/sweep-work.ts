@@ -1,11 +1,12 @@
 /**
  * Removes what one tenant deleted, in short pieces. What can go soon, however many rows there are, goes first (bytes,
- * indexes, KV), then the rows. Later deletions therefore do not wait for the rows of earlier ones.
+ * indexes, KV, texts, vectors), then the rows. Later deletions therefore do not wait for the rows of earlier ones.
  */
 import { sweepResults } from "../../../db/batches.ts";
 import {
   type CorpusRow,
   dropDeletedIndexes,
+  eraseDeletedTexts,
   findCorpusAnyState,
   removeDeletedFiles,
   removeSweptCorpora,
@@ -40,6 +41,11 @@ const sweptResultBytes = 1024 * 1024;
 const mostEvictedByKey = 2_048;
 /** Milliseconds that a slice takes, whatever its pieces are. */
 const sliceMs = 20;
+/**
+ * The database's log has a copy of every page that a removal changes. To cut off a long one holds up the event loop, a
+ * millisecond for each MiB or two: it is emptied when it is as long as this, in bytes.
+ */
+const longLogBytes = 24 * 2 ** 20;
 
 export interface SweepDeps {
   readonly db: Db;
@@ -64,6 +70,8 @@ export class TenantSweep implements TenantWork {
    * once more.
    */
   readonly #evicted = new Set<number>();
+  /** Files of deleted corpora whose texts are erased. */
+  readonly #erased = new Set<number>();
   #urgent: AsyncGenerator<void> | undefined;
   #rows: AsyncGenerator<void> | undefined;
   #isNew = true;
@@ -81,9 +89,11 @@ export class TenantSweep implements TenantWork {
   }
 
   async runSlice(signal: AbortSignal): Promise<boolean> {
+    const { db } = this.#deps;
+    if (db.logBytes > longLogBytes) await db.emptyLog();
     const endMs = performance.now() + sliceMs;
     do {
-      if (!(await this.#piece())) return this.#isNew;
+      if (!(await this.#piece())) return await this.#end();
       await this.#pace.breathe();
     } while (performance.now() < endMs && !signal.aborted);
     return true;
@@ -109,20 +119,25 @@ export class TenantSweep implements TenantWork {
       return true;
     }
     this.#rows = undefined;
-    // The write-ahead log still holds the deleted data, so it is emptied.
-    if (this.#hasSwept) this.#deps.db.truncateLog();
     return false;
   }
 
-  /** Removes what can go soon, however many rows there are: bytes, KV, indexes. */
+  /** @returns whether something was deleted meanwhile */
+  async #end(): Promise<boolean> {
+    // The write-ahead log still holds the deleted data, so it is emptied.
+    if (this.#hasSwept) await this.#deps.db.emptyLog();
+    return this.#isNew;
+  }
+
+  /** Removes what can go soon, however many rows there are: bytes, KV, indexes, texts. */
   async *#urgentPieces(): AsyncGenerator<void> {
-    const { db, content, onEvicted } = this.#deps;
+    const { db, content, onEvicted, zeroFreeSpace } = this.#deps;
     while (deleteFilesOfGoneTenant(db, this.#tenantId, Date.now(), filesMarkedAtOnce)) yield;
     // Bytes go before any row: removing files needs no free space, and on a full disk the other steps need what that
     // frees.
     for (let count = 0, afterSeq = 0; count < filesFreedFirst; count += filesPerPiece) {
       const deleted = listDeletedFiles(db, this.#tenantId, afterSeq, filesPerPiece);
-      for (const { id } of deleted) await content.remove(id);
+      await Promise.all(deleted.map(({ id }) => content.remove(id)));
       if (deleted.length < filesPerPiece) break;
       afterSeq = deleted.at(-1)?.seq ?? afterSeq;
       yield;
@@ -137,11 +152,13 @@ export class TenantSweep implements TenantWork {
       yield;
     }
     if (isEvicted) onEvicted();
+    for (const _ of eraseDeletedTexts(db, this.#tenantId, this.#erased)) yield;
+    for (const _ of zeroFreeSpace()) yield;
   }
 
   /** Removes all rows of deleted objects. */
   async *#rowPieces(): AsyncGenerator<void> {
-    const { db, content, zeroFreeSpace } = this.#deps;
+    const { db, content } = this.#deps;
     const tenantId = this.#tenantId;
     while (db.unsynced(() => removeDeletedFiles(db, tenantId, unindexedPerPiece))) yield;
     for (let file = nextDeletingFile(db, tenantId); file !== undefined; file = nextDeletingFile(db, tenantId)) {
@@ -154,13 +171,12 @@ export class TenantSweep implements TenantWork {
     while (removeSweptCorpora(db, tenantId, corporaPerPiece)) yield;
     while (sweepResults(db, sweptResultBytes)) yield;
     for (let ids = listSweptFileIds(db, tenantId, filesPerPiece); ids.length > 0; ) {
-      for (const id of ids) await content.remove(id);
+      await Promise.all(ids.map((id) => content.remove(id)));
       removeFiles(db, ids);
       yield;
       ids = listSweptFileIds(db, tenantId, filesPerPiece);
     }
     removeSweptTenants(db);
-    for (const _ of zeroFreeSpace()) yield;
   }
 
   /**

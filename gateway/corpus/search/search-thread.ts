@@ -1,5 +1,6 @@
 /** The program of a thread that searches. */
-import { serveTasks } from "../../threads/serve.ts";
+import { giveWay, serveTasks } from "../../threads/serve.ts";
 import { searchTasks } from "./rank.ts";
 
+giveWay();
 serveTasks(searchTasks());

@@ -177,6 +177,39 @@ describe("deleting", () => {
     expect(new Set(residents)).toEqual(new Set([0]));
   });
 
+  test("a corpus: no byte of its text is left while most of its rows still are", async () => {
+    const { store } = await populated();
+    const text = Array.from({ length: 3_000 }, (_, i) => `Line ${i} of many. `.repeat(8)).join("\n\n");
+    await ingestText(world, store, "large.txt", text);
+    const left = () => world.db.client.query<{ n: number }, []>("select count(*) n from fragments").get()?.n ?? 0;
+    const before = left();
+    world.corpus.corpora.delete(tenantId, store.id);
+    const trace = () => traces("line 2999 of many").filter((name) => name.startsWith("spangate.db"));
+    while (left() === before) await new Promise((resolve) => setImmediate(resolve));
+    world.db.truncateLog();
+    expect(left()).toBeGreaterThan(before / 2);
+    expect([trace(), traces("xylophonecanar").filter((name) => name.startsWith("spangate.db"))]).toEqual([[], []]);
+    await world.corpus.idle();
+    expect(left()).toBe(0);
+  });
+
+  test("the database's log is emptied again and again meanwhile, and never becomes long", async () => {
+    const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+    seedFiles(store, 20_000);
+    world.db.truncateLog();
+    const { emptyLog } = world.db;
+    const emptied: number[] = [];
+    world.db.emptyLog = () => {
+      emptied.push(world.db.logBytes);
+      return emptyLog();
+    };
+    world.corpus.corpora.delete(tenantId, store.id);
+    await world.corpus.idle();
+    expect(emptied.length).toBeGreaterThan(1);
+    expect(Math.max(...emptied)).toBeLessThan(64 * 2 ** 20);
+    expect(world.db.logBytes).toBe(0);
+  });
+
   test("what is deleted during a long sweep does not wait for its end: bytes and KV go at once", async () => {
     const { store, doomed } = await populated();
     const text = Array.from({ length: 3_000 }, (_, i) => `Line ${i} of many. `.repeat(8)).join("\n\n");
