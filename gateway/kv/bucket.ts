@@ -294,7 +294,8 @@ export class KvBucket {
       }
       const tried = await Promise.all(ids.map((id) => this.#try("delete", { is: "delete", id }, signal)));
       const done = ids.filter((_, index) => tried[index] !== undefined);
-      if (done.length > 0) endKvBucketRemovals(db, done);
+      // What a power cut takes back is deleted once more.
+      if (done.length > 0) db.unsynced(() => endKvBucketRemovals(db, done));
       if (done.length > 0) this.wake();
       // Others may be let go.
       await delay(Math.min(outage.leftMs, firstRestMs), signal);
