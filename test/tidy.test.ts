@@ -72,6 +72,33 @@ test("packages and built-in modules stay in the folders that own them", () => {
   expect(wrong.map(({ from, specifier }) => `${from}: ${specifier}`)).toEqual([]);
 });
 
+/** What a file loads at once: packages and files of ours, through whatever it imports. Types are none of it. */
+function loadedBy(entry: string): ReadonlySet<string> {
+  const transpiler = new Bun.Transpiler({ loader: "ts" });
+  const loaded = new Set([entry]);
+  for (const file of loaded) {
+    if (!file.endsWith(".ts")) continue;
+    for (const { path, kind } of transpiler.scanImports(readText(file).replace(/^#!.*/, ""))) {
+      if (kind === "import-statement") loaded.add(path.startsWith(".") ? normalize(join(file, "..", path)) : path);
+    }
+  }
+  return loaded;
+}
+
+const parsers = ["htmlparser2", "robots-parser", "aws4fetch", "csv-parse/sync", "unpdf", "mammoth", "jszip"];
+
+test.each([
+  ["gateway/server.ts", [...parsers, "@modelcontextprotocol/server"], "hono"],
+  ["gateway/extract/document.ts", parsers, "gateway/extract/protocol.ts"],
+  ["worker/backend/cpu/cpu-backend.ts", ["onnxruntime-node"], "worker/backend/cpu/native-dense.ts"],
+  ["worker/embedder.ts", ["onnxruntime-node"], "worker/model/token-embedder.ts"],
+  ["gateway/cli/main.ts", ["zod", "hono"], "commander"],
+])("%s loads what few starts need when it is needed", (entry, late, early) => {
+  const loaded = loadedBy(entry);
+  expect(late.filter((name) => loaded.has(name))).toEqual([]);
+  expect(loaded).toContain(early);
+});
+
 test("no file has more than 400 lines", () => {
   const long = filesOf("**/*.{ts,tsx,css,cpp,h,cu,cuh}")
     .map((file) => ({ file, lines: lineCount(file) }))

@@ -2,8 +2,6 @@
  * The embedder process: token ids in, vectors and scores of pairs out, so that neither the gateway's event loop nor a worker's steps wait
  * for it. Speaks the messages of contract/embedding.ts and ends when the gateway that started it is gone.
  */
-import { openOnnxEmbedder } from "./backend/onnx-embedder.ts";
-import { openOnnxReranker } from "./backend/onnx-reranker.ts";
 import { giveWay } from "./base/give-way.ts";
 import type { Embedder, EmbedderMessage, EmbedMessage, Reranker, ScoreMessage } from "./contract/embedding.ts";
 import { ModelError } from "./model/model-error.ts";
@@ -11,12 +9,18 @@ import { openTokenEmbedder } from "./model/token-embedder.ts";
 
 const emit = (message: EmbedderMessage): void => void process.send?.(message);
 
+// Vectors of the served model's tokens need no onnxruntime.
+const openEmbedder = async (folder: string, threadCount: number): Promise<Embedder> =>
+  await (await import("./backend/onnx-embedder.ts")).openOnnxEmbedder(folder, threadCount);
+const openReranker = async (folder: string, threadCount: number): Promise<Reranker> =>
+  await (await import("./backend/onnx-reranker.ts")).openOnnxReranker(folder, threadCount);
+
 async function main(): Promise<void> {
   const { SPANGATE_EMBEDDING_MODEL: folder, SPANGATE_MODEL = "", SPANGATE_MODEL_NAME: name } = process.env;
   const threadCount = Number(process.env.SPANGATE_THREADS ?? "1");
-  const embedder = folder ? await openOnnxEmbedder(folder, threadCount) : openTokenEmbedder(SPANGATE_MODEL, name);
+  const embedder = folder ? await openEmbedder(folder, threadCount) : openTokenEmbedder(SPANGATE_MODEL, name);
   const { SPANGATE_RERANK_MODEL: rerankFolder } = process.env;
-  const reranker = rerankFolder ? await openOnnxReranker(rerankFolder, threadCount) : undefined;
+  const reranker = rerankFolder ? await openReranker(rerankFolder, threadCount) : undefined;
   // One after the other: a run takes all threads.
   let last: Promise<void> = Promise.resolve();
   process.on("message", (message: EmbedMessage | ScoreMessage) => {

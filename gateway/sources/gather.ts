@@ -1,11 +1,11 @@
 /** Files of folders, web sites and S3 buckets, as a sync compares them with a store. */
 import { createReadStream } from "node:fs";
 import { writeFile } from "node:fs/promises";
-import { basename, join, resolve } from "node:path";
-import { FetchError } from "./public-fetch.ts";
-import { type S3Access, S3Store, s3SourceOf } from "./s3.ts";
+import { join } from "node:path";
+import { type S3Access, S3Store } from "./s3.ts";
+import { FetchError, isS3, s3SourceOf } from "./source-url.ts";
 import { type LocalFile, labelOf, type StoredFile } from "./sync-plan.ts";
-import { crawl, folderOf, type KnownPage, type WebBounds } from "./web.ts";
+import { crawl, type KnownPage, type WebBounds } from "./web.ts";
 
 export interface Gathered {
   readonly files: readonly LocalFile[];
@@ -30,14 +30,6 @@ export interface RemoteOptions {
   readonly onProgress: (done: number, name: string) => void;
 }
 
-/** What a source is called unless a name is given: a folder's name, what a web site's pages are below, a bucket's URL. */
-export function defaultLabel(source: string): string {
-  if (!isRemote(source)) return basename(resolve(source));
-  return isS3(source) || !URL.canParse(source) ? source : folderOf(new URL(source));
-}
-
-export const isRemote = (source: string): boolean => /^(?:https?|s3):\/\//i.test(source);
-
 /** What the server takes of one file. */
 const maxFileBytes = 32 * 1024 * 1024;
 /** Values of attributes are not longer. */
@@ -58,8 +50,6 @@ export async function gatherRemote(
   const gather = isS3(source) ? gatherS3 : gatherWeb;
   return await gather(label, source, known, options);
 }
-
-export const isS3 = (source: string): boolean => /^s3:/i.test(source);
 
 interface Known extends KnownPage {
   readonly sha256: string;

@@ -7,7 +7,8 @@ import { readFile } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { gatherRemote } from "./gather.ts";
 import type { GatherJob, GatherMessage } from "./protocol.ts";
-import { allowing, FetchError } from "./public-fetch.ts";
+import { allowing } from "./public-fetch.ts";
+import { FetchError } from "./source-url.ts";
 import { type LocalFile, labelOf, planSync, type StoredFile } from "./sync-plan.ts";
 
 const [job = "", ...stored] = (await Bun.stdin.text()).trimEnd().split("\n");

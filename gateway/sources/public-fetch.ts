@@ -8,9 +8,7 @@ import { request as httpRequest, type IncomingMessage } from "node:http";
 import { request as httpsRequest } from "node:https";
 import { isIP } from "node:net";
 import ipaddr from "ipaddr.js";
-
-/** Why a page cannot be had; a sentence for the person who asked for it. */
-export class FetchError extends Error {}
+import { FetchError } from "./source-url.ts";
 
 /** The page is elsewhere, and so none of this source. */
 export class OutsideError extends FetchError {}

@@ -1,17 +1,13 @@
 /** The objects below a prefix of an S3 bucket, over the same guarded fetch as web pages. */
 import { AwsV4Signer } from "aws4fetch";
-import { FetchError, type Fetched, type FetchPolicy, fetchPublic } from "./public-fetch.ts";
+import { type Fetched, type FetchPolicy, fetchPublic } from "./public-fetch.ts";
+import { FetchError, type S3Source } from "./source-url.ts";
 import { readXml } from "./xml.ts";
 
 export interface S3Object {
   readonly key: string;
   readonly etag: string | undefined;
   readonly bytes: number;
-}
-
-export interface S3Source {
-  readonly bucket: string;
-  readonly prefix: string;
 }
 
 export interface S3Access {
@@ -27,13 +23,6 @@ const objectsPerPage = 1_000;
 const defaultRegion = "us-east-1";
 const objectMs = 120_000;
 const listFields: ReadonlySet<string> = new Set(["Key", "ETag", "Size", "IsTruncated", "NextContinuationToken"]);
-
-/** @throws FetchError unless it is s3://bucket or s3://bucket/prefix */
-export function s3SourceOf(text: string): S3Source {
-  const [, bucket, prefix = ""] = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(.*))?$/.exec(text) ?? [];
-  if (bucket === undefined) throw new FetchError(`${text} is not s3://bucket/prefix`);
-  return { bucket, prefix };
-}
 
 /** Signs requests for one bucket. Its name stands in the path, as every server takes it. */
 export class S3Bucket {

@@ -5,7 +5,8 @@
 import { gunzipSync } from "node:zlib";
 import { Parser } from "htmlparser2";
 import robotsParser from "robots-parser";
-import { FetchError, type Fetched, type FetchPolicy, fetchPublic, OutsideError, userAgent } from "./public-fetch.ts";
+import { type Fetched, type FetchPolicy, fetchPublic, OutsideError, userAgent } from "./public-fetch.ts";
+import { FetchError, folderOf } from "./source-url.ts";
 import { readXml } from "./xml.ts";
 
 export interface WebBounds extends FetchPolicy {
@@ -57,11 +58,6 @@ const sitemapFields: ReadonlySet<string> = new Set(["loc"]);
 /** Links of one page that are followed, and pages that wait. */
 const maxLinksPerPage = 2_000;
 const maxWaitingPerPage = 10;
-
-/** The folder that a source's pages are below: what stands before the last slash of its path. */
-export function folderOf(url: URL): string {
-  return new URL(".", url).href;
-}
 
 /** A page as it was read before. */
 export interface KnownPage {

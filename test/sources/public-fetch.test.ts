@@ -1,12 +1,7 @@
 /** Which addresses are fetched from, and that no answer of a name server or a site leads elsewhere. */
 import { afterAll, expect, test } from "bun:test";
-import {
-  allowing,
-  FetchError,
-  type FetchPolicy,
-  fetchPublic,
-  isPublicAddress,
-} from "../../gateway/sources/public-fetch.ts";
+import { allowing, type FetchPolicy, fetchPublic, isPublicAddress } from "../../gateway/sources/public-fetch.ts";
+import { FetchError } from "../../gateway/sources/source-url.ts";
 
 let secretReads = 0;
 const secret = Bun.serve({ hostname: "127.0.0.2", port: 0, fetch: () => new Response(`secret ${++secretReads}`) });

@@ -1,5 +1,5 @@
 /** `spangate source`: web sites and buckets that the server itself reads into a vector store. */
-import { isS3 } from "../../sources/gather.ts";
+import { isS3 } from "../../sources/source-url.ts";
 import { countsText } from "../../sources/sync-run.ts";
 import type { HttpClient } from "../support/client.ts";
 import { type Command, CommandError, type CommandInput, serverFlags, UsageError } from "../support/command.ts";

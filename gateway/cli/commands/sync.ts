@@ -2,8 +2,8 @@
 import { mkdtempSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { defaultLabel, gatherFolder, gatherRemote, isRemote, isS3 } from "../../sources/gather.ts";
-import { FetchError } from "../../sources/public-fetch.ts";
+import { gatherFolder, gatherRemote } from "../../sources/gather.ts";
+import { defaultLabel, FetchError, isRemote, isS3 } from "../../sources/source-url.ts";
 import { type LocalFile, labelOf, planSync, type StoredFile, type SyncPlan } from "../../sources/sync-plan.ts";
 import { countsOf, countsText, type FileFields, isChange, runSync, type StoreFiles } from "../../sources/sync-run.ts";
 import { type HttpClient, HttpError } from "../support/client.ts";

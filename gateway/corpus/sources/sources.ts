@@ -27,10 +27,8 @@ import { TenantRounds, type TenantWork } from "../../background/tenant-rounds.ts
 import { ApiError } from "../../base/errors.ts";
 import { onAbort } from "../../base/hold.ts";
 import type { Log } from "../../base/log.ts";
-import { defaultLabel, isRemote, isS3 } from "../../sources/gather.ts";
 import type { GatherJob } from "../../sources/protocol.ts";
-import { FetchError } from "../../sources/public-fetch.ts";
-import { s3SourceOf } from "../../sources/s3.ts";
+import { defaultLabel, FetchError, isRemote, isS3, s3SourceOf } from "../../sources/source-url.ts";
 import { countsOf, runSync } from "../../sources/sync-run.ts";
 import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";

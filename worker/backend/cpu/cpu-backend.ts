@@ -23,10 +23,9 @@ import {
 } from "../../native/cpu-kernels.ts";
 import type { Backend, BackendShape, SparseOptions, SparseShape } from "../backend.ts";
 import { CpuBlockMover } from "./block-mover.ts";
-import type { Dense, DenseMode, WeightMode } from "./dense.ts";
+import type { Dense, DenseMode, DenseParts, WeightMode } from "./dense.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
 import { NativeDense } from "./native-dense.ts";
-import { OnnxDense } from "./onnx-dense.ts";
 import { multiplyAddsBetweenLooks } from "./products.ts";
 import { StepBuffers } from "./step-buffers.ts";
 
@@ -77,6 +76,12 @@ export async function openArithmetic({
   const kernels = await openCpuKernels({ isa, threadCount });
   const isFaster = kernels.isa === "amx" || kernels.isa === "avx512";
   return { kernels, dense: dense ?? (isFaster ? "native" : "onnx") };
+}
+
+/** Only where it multiplies is onnxruntime loaded. */
+async function openOnnx(parts: DenseParts): Promise<Dense> {
+  const { OnnxDense } = await import("./onnx-dense.ts");
+  return await OnnxDense.open(parts);
 }
 
 export class CpuBackend implements Backend {
@@ -149,7 +154,7 @@ export class CpuBackend implements Backend {
     const headNorms = readHeadNorms(model);
     const own = { weights: model.weights, buffers, kernels, pool, headNorms };
     const parts = { ...own, config, weightMode, threadCount, maxRows, callWork };
-    const dense = await (options.dense === "native" ? NativeDense.open(parts) : OnnxDense.open(parts));
+    const dense = await (options.dense === "native" ? NativeDense.open(parts) : openOnnx(parts));
     // From here on the weights as they were read, about as large as the model, are garbage.
     Bun.gc(true);
     const backend = new CpuBackend({ model, options, kernels, pool, headNorms, dense, buffers, blockCount });
