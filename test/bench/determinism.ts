@@ -172,7 +172,7 @@ export const determinismBench: Bench = {
   options: {
     questions: `N  how many (${defaultQuestionCount})`,
     kv: kvOption,
-    tier: "host | disk  where KV is that left the pool; questions are then about fragments of vector stores",
+    tier: "host | disk | s3  where KV is that left the pool; questions are then about fragments of vector stores",
   },
   run,
 };

@@ -10,7 +10,7 @@ import { startTestServer, type TestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { type FragmentStore, makeFragmentStore, StoreAsker } from "./support/fragment-store.ts";
 import { kvOption, kvSettings } from "./support/kv.ts";
-import { type FarTier, leaveInBucket, openTiers, tierOf } from "./support/kv-tiers.ts";
+import { cameFrom, type FarTier, leaveInBucket, openTiers, tierOf } from "./support/kv-tiers.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
 import { poolOf } from "./support/worker-stats.ts";
@@ -38,7 +38,7 @@ const ttftOf = (cell: Cell, arm: Arm): number => median(answersOf(cell, arm).map
 /** Of the arm's fragments, the share that came from there. What came from the bucket has come through the folder. */
 function shareOf(cell: Cell, arm: FarTier): number {
   const spans = answersOf(cell, arm).flatMap(({ spangate }) => spangate.spans);
-  const came = spans.filter(({ source }) => source === arm || (arm === "s3" && source === "disk"));
+  const came = spans.filter(({ source }) => cameFrom(arm, source));
   return came.length / spans.length;
 }
 

@@ -91,6 +91,10 @@ const objectsIn = async ({ admin }: TestServer, tier: FarTier): Promise<number> 
   return tiers.find((row) => row.tier === tier)?.objects ?? 0;
 };
 
+/** Whether a span came from the tier: what a bucket has comes by the folder, which `leaveInBucket` leaves empty. */
+export const cameFrom = (tier: string, source: string): boolean =>
+  source === tier || (tier === "s3" && source === "disk");
+
 /** Waits until the bucket has a copy of so many files, and takes the tenant's files out of the folder. */
 export async function leaveInBucket(server: TestServer, tenantId: string): Promise<void> {
   const count = Math.max(await objectsIn(server, "disk"), await objectsIn(server, "s3"));
