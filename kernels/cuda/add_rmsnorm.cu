@@ -7,14 +7,16 @@
  *   residual += d * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
  *   out = residual / sqrt(mean(residual^2) + epsilon) * (weight + normOffset)        bf16 [rows][hidden]
  *   weight [hidden] bf16; null: out = residual. normOffset: 1 where a model stores a norm's weights less one, else 0
+ *   scales not null: out in 8 bits, as quantize_blocks of quantize.cu would have it, with its rowStride, hidden a multiple
+ *   of 128; with rowStride 0 as quantize_rows
  *
  * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 vectors of 8
  * values in registers): hidden is a multiple of 8, at most 32,768. Bytes: 12 a value; what deltaNorm reads twice is cached.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
-#include "common.cuh"
+#include "e4m3.cuh"
 
-constexpr int kVectors = 4;
+constexpr int kVectors = kRowVectors;
 
 __device__ __forceinline__ void load_residual(const float *residual, int vector, float (&x)[8]) {
   const float4 a = reinterpret_cast<const float4 *>(residual)[2 * vector];
@@ -74,7 +76,7 @@ __device__ __forceinline__ float delta_factor(const Delta &delta, float epsilon,
 extern "C" __global__ void __launch_bounds__(1024)
 add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const float *deltaFactors, int deltaCount,
             const bf16 *__restrict__ deltaBias, const bf16 *__restrict__ deltaNorm, float scale, const bf16 *__restrict__ weight, float normOffset,
-            float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
+            float epsilon, const int *rowCount, int hidden, void *__restrict__ out, float *scales, int rowStride) {
   __shared__ float scratch[32];
   let_next_begin();
   wait_for_previous();
@@ -105,11 +107,28 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *deltaValues, const float *
     for (int i = 0; i < 8; i++) squares += x[c][i] * x[c][i];
   }
   const float factor = rsqrtf(block_sum(squares, scratch) / hidden + epsilon);
+  if (scales && rowStride == 0) {
+    uint4 packed[kVectors];
+#pragma unroll
+    for (int c = 0; c < kVectors; c++) {
+      const int vector = threadIdx.x + c * blockDim.x;
+      packed[c] = make_uint4(0, 0, 0, 0);
+      if (vector >= vectors) continue;
+      if (weight) weigh(x[c], factor, weight, normOffset, vector);
+      packed[c] = pack8(x[c]);
+    }
+    return put_row(packed, row, vectors, static_cast<uint2 *>(out), scales, scratch);
+  }
 #pragma unroll
   for (int c = 0; c < kVectors; c++) {
     const int vector = threadIdx.x + c * blockDim.x;
     if (vector >= vectors) break;
     if (weight) weigh(x[c], factor, weight, normOffset, vector);
-    reinterpret_cast<uint4 *>(out + row * hidden)[vector] = pack8(x[c]);
+    const uint4 packed = pack8(x[c]);
+    if (scales) {
+      put_block(packed, row, vector, vectors, static_cast<uint2 *>(out), scales, rowStride);
+    } else {
+      static_cast<uint4 *>(out)[row * vectors + vector] = packed;
+    }
   }
 }

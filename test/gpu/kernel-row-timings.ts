@@ -30,12 +30,12 @@ export async function timeRows(timer: KernelTimer, random: Random): Promise<void
   );
   for (const rows of [64, maxRows]) {
     const count = putInts(device, Int32Array.of(rows));
-    const rest = [null, 1, null, null, 1, weight, 0, 1e-6, count, hidden, out] as const;
+    const rest = [null, 1, null, null, 1, weight, 0, 1e-6, count, hidden, out, null, 0] as const;
     const norm = device.prepare("add_rmsnorm", residual, delta, ...rest);
     await timer.time(`add_rmsnorm ${rows}`, { bytes: rows * hidden * 12, flop: 0 }, 20, () =>
       norm({ grid: [rows], blockThreads: hidden / 8 }),
     );
-    const silu = device.prepare("activate", gateUp, count, ffn, 0, out);
+    const silu = device.prepare("activate", gateUp, count, ffn, 0, out, null, 0);
     await timer.time(`activate ${rows}`, { bytes: rows * ffn * 6, flop: 0 }, 20, () =>
       silu({ grid: [Math.ceil(ffn / 2048), rows], blockThreads: 256 }),
     );

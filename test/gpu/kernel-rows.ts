@@ -30,11 +30,19 @@ export async function checkNorm(device: CudaDevice, random: Random, hidden: numb
   twin.upload();
   const size = { grid: [gridRows], blockThreads: Math.min(1024, Math.ceil(hidden / 8 / 32) * 32) } as const;
   const rows = [epsilon, count, hidden] as const;
-  twin.launch("add_rmsnorm", [residual, delta, null, 1, null, null, 0.22, weight, 0, ...rows, out], size);
-  twin.launch("add_rmsnorm", [residual, null, null, 1, null, null, 1, weight, 0, ...rows, alone], size);
-  twin.launch("add_rmsnorm", [residual, delta, null, 1, null, deltaNorm, 1, weight, 1, ...rows, sandwich], size);
-  twin.launch("add_rmsnorm", [residual, delta, null, 1, bias, null, 1, null, 0, ...rows, plain], size);
-  twin.launch("add_rmsnorm", [residual, deltas, factors, perRow, null, null, 1, weight, 0, ...rows, experts], size);
+  twin.launch("add_rmsnorm", [residual, delta, null, 1, null, null, 0.22, weight, 0, ...rows, out, null, 0], size);
+  twin.launch("add_rmsnorm", [residual, null, null, 1, null, null, 1, weight, 0, ...rows, alone, null, 0], size);
+  twin.launch(
+    "add_rmsnorm",
+    [residual, delta, null, 1, null, deltaNorm, 1, weight, 1, ...rows, sandwich, null, 0],
+    size,
+  );
+  twin.launch("add_rmsnorm", [residual, delta, null, 1, bias, null, 1, null, 0, ...rows, plain, null, 0], size);
+  twin.launch(
+    "add_rmsnorm",
+    [residual, deltas, factors, perRow, null, null, 1, weight, 0, ...rows, experts, null, 0],
+    size,
+  );
   return twin.compare([
     { buffer: residual, type: "float32", relative: float32Error, absolute: float32Error },
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
@@ -83,8 +91,8 @@ export async function checkRows(device: CudaDevice, random: Random): Promise<str
   const size = { grid: [gridRows], blockThreads: 256 } as const;
   twin.launch("embed_rows", [table, tokenIds, sampled, count, hidden, 12, residual], size);
   const wide = { grid: [2, gridRows], blockThreads: 256 } as const;
-  twin.launch("activate", [gateUp, count, ffn, 0, activated], wide);
-  twin.launch("activate", [gateUp, count, ffn, 1, gelu], wide);
+  twin.launch("activate", [gateUp, count, ffn, 0, activated, null, 0], wide);
+  twin.launch("activate", [gateUp, count, ffn, 1, gelu, null, 0], wide);
   twin.launch("cap_logits", [logits, rowCount * vocabSize, 30], { grid: [2], blockThreads: 256 });
   const [q, k] = [3 * 264, 264];
   const projections = [qkv, qNorm, kNorm, epsilon, count, q, k, q + 2 * k] as const;

@@ -16,11 +16,12 @@ import type { MatmulOperands } from "../../worker/native/cuda/cublaslt.ts";
 import { emulatedBytesMatmul } from "../backend/cuda/emulated-e4m3.ts";
 import { emulate } from "../backend/cuda/emulated-kernels.ts";
 import { EmulatedMemory } from "../backend/cuda/emulated-memory.ts";
+import { fromE4m3 } from "../model/quantised-folder.ts";
 
 /** Where results may differ, and by how much: |device - twin| <= absolute + relative * |twin|. */
 export interface Output {
   readonly buffer: DeviceBuffer;
-  readonly type: "bfloat16" | "float32";
+  readonly type: "bfloat16" | "float32" | "e4m3";
   readonly relative: number;
   readonly absolute: number;
 }
@@ -92,6 +93,15 @@ export class KernelTwin {
     emulatedBytesMatmul(this.memory, shape, { input, weights, output, ...(scales && { scales }) });
   }
 
+  /** Runs what is no launch of one kernel on the device, given where buffers are there, and in the twin. */
+  both(
+    onDevice: (real: (buffer: DeviceBuffer) => DeviceBuffer) => void,
+    onTwin: (memory: EmulatedMemory) => void,
+  ): void {
+    onDevice((buffer) => this.real.slice(buffer.pointer, buffer.byteLength));
+    onTwin(this.memory);
+  }
+
   /** What a buffer holds on the device. */
   async read(buffer: DeviceBuffer): Promise<Uint8Array> {
     this.device.copyOut(this.staging as HostArray, this.real);
@@ -135,6 +145,7 @@ export class KernelTwin {
 
   private view(bytes: ArrayBuffer, buffer: DeviceBuffer, type: Output["type"], offset = 0): Float32Array {
     const start = offset + buffer.pointer;
+    if (type === "e4m3") return Float32Array.from(new Uint8Array(bytes, start, buffer.byteLength), fromE4m3);
     if (type === "float32") return new Float32Array(bytes, start, buffer.byteLength / 4);
     const halves = new Uint16Array(bytes, start, buffer.byteLength / 2);
     return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);

@@ -12,7 +12,14 @@ import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts
 import { type Answer, GoldenModel, type GoldenPrompt, type SpanPrompt } from "../golden/golden-model.ts";
 import { Random } from "../native/random.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
-import { checkByteProducts, checkByteRows, e4m3Shapes } from "./kernel-e4m3.ts";
+import {
+  checkByteProducts,
+  checkByteRows,
+  checkBytesLeft,
+  checkFewRows,
+  e4m3Shapes,
+  fewRowShapes,
+} from "./kernel-e4m3.ts";
 import { checkHeads } from "./kernel-rows.ts";
 import { decodeMs, prefillMs, prefillTokens, spanText } from "./model-speed.ts";
 import { configOf, openRandomModel, RandomReader, weightsOf } from "./models.ts";
@@ -152,6 +159,14 @@ async function checkBytes(): Promise<void> {
     for (const rows of [4, 8, 64, 320]) {
       await report.check(`products of ${rows} rows, ${shape}`, () => checkByteProducts(device, random, shape, rows));
     }
+  }
+  for (const shape of fewRowShapes) {
+    for (const rows of [4, 16, 24, 64]) {
+      await report.check(`our products of ${rows} rows, ${shape}`, () => checkFewRows(device, random, shape, rows));
+    }
+  }
+  for (const width of [128, 4_096, 12_288]) {
+    await report.check(`rows left in 8 bits, ${width}`, () => checkBytesLeft(device, random, width));
   }
   device.close();
 }

@@ -1,6 +1,7 @@
 /** Weights that stay in 8-bit floats on a device that multiplies those: what they give, and which of them do. */
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import { CudaBackend } from "../../../worker/backend/cuda/cuda-backend.ts";
+import { cutOf } from "../../../worker/backend/cuda/products/few-rows.ts";
 import { FileReader } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { writeModelFolder } from "../../model/folder.ts";
@@ -70,17 +71,17 @@ function distance(rows: readonly Float32Array[], others: readonly Float32Array[]
 }
 
 test.each<[string, Form, string]>([
-  ["blocks of 128 by 128", published, "quantize_blocks"],
+  ["blocks of 128 by 128", published, "few_rows_wgmma_8x2"],
   ["rows", forms.fbgemm_fp8, "quantize_rows"],
   ["one scale a matrix", forms["fp8, one scale"], "quantize_rows"],
-])("scales for %s: nearly what the same weights give in bfloat16", async (_, form, quantize) => {
+])("scales for %s: nearly what the same weights give in bfloat16", async (_, form, own) => {
   const { stored, plain } = quantised(raw, form);
   const folder = writeQuantised(raw, form, stored);
   const [bytes, widened] = [await run(folder, true), await run(folder, false)];
   const floats = await run(writeModelFolder(raw, plain), false);
-  for (const name of [quantize, "matvec_e4m3", "matvec_e4m3_gated", "matvec_e4m3_add"])
+  for (const name of [own, "matvec_e4m3", "matvec_e4m3_gated", "matvec_e4m3_add"])
     expect([...bytes.kernels]).toContain(name);
-  expect([...widened.kernels].filter((name) => /e4m3|quantize/.test(name))).toEqual([]);
+  expect([...widened.kernels].filter((name) => /e4m3|quantize|few_rows/.test(name))).toEqual([]);
   expect(bytes.bytes).toBeLessThan(0.7 * widened.bytes);
   expect(widened.answers).toEqual(floats.answers);
   // A row that runs alone is not rounded: its products are nearly those of the same weights in bfloat16.
@@ -91,10 +92,10 @@ test.each<[string, Form, string]>([
 });
 
 test("rows of a matrix that several projections share keep their own scales", async () => {
-  const fused = { ...raw, architectures: ["Phi3ForCausalLM"], hidden_size: 256 };
+  const fused = { ...raw, architectures: ["Phi3ForCausalLM"], hidden_size: 256, num_attention_heads: 4 };
   const { stored, plain } = quantised(fused, published);
   const bytes = await run(writeQuantised(fused, published, stored), true);
-  expect([...bytes.kernels]).toContain("matvec_e4m3_gated");
+  for (const name of ["matvec_e4m3_gated", "quantize_blocks"]) expect([...bytes.kernels]).toContain(name);
   const floats = await run(writeModelFolder(fused, plain), false);
   expect(distance(bytes.rows, floats.rows)).toBeLessThan(bfloat16Error);
 });
@@ -103,10 +104,21 @@ test("elsewhere, and in blocks that kernels do not take, weights are widened", a
   const { stored } = quantised(raw, published);
   const folder = writeQuantised(raw, published, stored);
   const elsewhere = await run(folder, true, false);
-  expect([...elsewhere.kernels].filter((name) => /e4m3|quantize/.test(name))).toEqual([]);
+  expect([...elsewhere.kernels].filter((name) => /e4m3|quantize|few_rows/.test(name))).toEqual([]);
   const other = quantised(raw, blocks);
   const odd = await run(writeQuantised(raw, blocks, other.stored), true);
-  expect([...odd.kernels].filter((name) => /e4m3|quantize/.test(name))).toEqual([]);
+  expect([...odd.kernels].filter((name) => /e4m3|quantize|few_rows/.test(name))).toEqual([]);
+});
+
+test("a matrix is cut so that its thread blocks fill the multiprocessors once, whatever the rows", () => {
+  const cut = (outWidth: number, inWidth: number) => Object.values(cutOf({ outWidth, inWidth }, 132)).join(" ");
+  expect([cut(6_144, 4_096), cut(4_096, 4_096), cut(24_576, 4_096), cut(4_096, 12_288)]).toEqual([
+    "2 2",
+    "4 3",
+    "1 3",
+    "4 3",
+  ]);
+  expect([cut(28_672, 4_096), cut(16_384, 2_048), cut(1_024, 256)]).toEqual(["1 4", "1 2", "2 2"]);
 });
 
 test("numbers are rounded to the nearest of 8 bits", () => {

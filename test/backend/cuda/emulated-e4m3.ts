@@ -1,5 +1,6 @@
 /** Numbers of 8 bits (e4m3) as kernels/cuda/products and cuBLASLt have them, in plain loops. */
-import type { DeviceBuffer, MatmulShape } from "../../../worker/backend/cuda/device/device.ts";
+import { DeviceBuffer, type MatmulShape } from "../../../worker/backend/cuda/device/device.ts";
+import { bfloat16Of } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { MatmulOperands } from "../../../worker/native/cuda/cublaslt.ts";
 import { fromE4m3 } from "../../model/quantised-folder.ts";
 import type { Values } from "./emulated-heads.ts";
@@ -86,6 +87,56 @@ export function emulatedBytesMatmul(memory: EmulatedMemory, shape: MatmulShape, 
     }
   }
 }
+
+const roundBfloat16 = (x: number): number => new Float32Array(Uint32Array.of(bfloat16Of(wordOf(x)) << 16).buffer)[0];
+const wordOf = (x: number): number => new Uint32Array(Float32Array.of(x).buffer)[0];
+
+/** A row that was rounded to bfloat16 first; rowStride 0: with one scale, else with one for 128 numbers. */
+export function putBytes(
+  memory: EmulatedMemory,
+  values: Float32Array,
+  row: number,
+  {
+    bytes,
+    scales,
+    rowStride,
+  }: { readonly bytes: DeviceBuffer; readonly scales: DeviceBuffer; readonly rowStride: number },
+): void {
+  const rounded = values.map(roundBfloat16);
+  const [out, to] = [memory.uint8(bytes), memory.float32(scales)];
+  if (rowStride === 0) {
+    to[row] = quantize(rounded, out, row * values.length);
+    return;
+  }
+  for (let block = 0; block < values.length / 128; block++) {
+    const numbers = rounded.subarray(block * 128, (block + 1) * 128);
+    to[block * rowStride + row] = quantize(numbers, out, row * values.length + block * 128);
+  }
+}
+
+/** few_rows_wgmma.cu: what `emulatedBytesMatmul` gives, for a grid that has all outputs. */
+export const emulatedFewRows =
+  (tile: number, peers: number) =>
+  (memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void => {
+    const [weightMap, inputMap, weightScales, inputScales, ...rest] = values;
+    const [stride, rows, inWidth, outWidth] = rest.slice(0, 4).map(number);
+    const output = buffer(rest[5]);
+    if (rows > tile || grid * 64 < peers * outWidth || inWidth < peers * 128)
+      throw new RangeError(`a grid of ${grid} for ${outWidth} outputs of ${rows} rows`);
+    const onMap = (map: unknown): DeviceBuffer => {
+      const [pointer, byteLength] = memory.int32(buffer(map));
+      return new DeviceBuffer("matrix", pointer, byteLength);
+    };
+    const scales = stride > 0 ? "blocks" : "rows";
+    emulatedBytesMatmul(
+      memory,
+      { rows, inWidth, outWidth, outputType: "bfloat16", scales },
+      {
+        ...{ input: onMap(inputMap), weights: onMap(weightMap), output },
+        scales: { weights: buffer(weightScales), input: buffer(inputScales) },
+      },
+    );
+  };
 
 /** Weights of matvec_e4m3.cu, widened. @param given from the weights to the number of inputs */
 export function widenedWeights(memory: EmulatedMemory, given: Values, outputs: number): Float32Array {

@@ -3,7 +3,7 @@ import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { mx8BlockBytes, zeroMx8From } from "../../support/gpu-mx8.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
-import { emulatedQuantizeBlocks, emulatedQuantizeRows } from "./emulated-e4m3.ts";
+import { emulatedFewRows, emulatedQuantizeBlocks, emulatedQuantizeRows, putBytes } from "./emulated-e4m3.ts";
 import {
   emulatedDownExperts,
   emulatedDownMany,
@@ -52,6 +52,23 @@ function onMap(memory: EmulatedMemory, [qkv, map, ...rest]: Values): Values {
   if (memory.kvElement === "mx8") return [qkv, map, ...rest];
   const [pointer, byteLength] = memory.int32(buffer(map));
   return [qkv, new DeviceBuffer("pool", pointer, byteLength), ...rest];
+}
+
+/** Leaves a row in bfloat16, or with scales in 8 bits (add_rmsnorm.cu). */
+function putRow(memory: EmulatedMemory, values: Float32Array, row: number, [out, scales, rowStride]: Values): void {
+  if (scales === null) return memory.bfloat16(buffer(out)).setRow(row * values.length, values);
+  putBytes(memory, values, row, { bytes: buffer(out), scales: buffer(scales), rowStride: number(rowStride) });
+}
+
+function activateRows(memory: EmulatedMemory, [gateUp, ffn, activation]: Values, left: Values, rows: number): void {
+  const [from, width] = [memory.bfloat16(buffer(gateUp)), number(ffn)];
+  for (let row = 0; row < rows; row++) {
+    const next = Float32Array.from({ length: width }, (_, i) => {
+      const [gate, up] = [from.get(2 * row * width + i), from.get((2 * row + 1) * width + i)];
+      return gatedActivations[number(activation)](gate, up);
+    });
+    putRow(memory, next, row, left);
+  }
 }
 
 function normalise(values: Float32Array, weight: Float32Array, epsilon: number, offset = 0): void {
@@ -133,7 +150,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   },
   add_rmsnorm(memory, values, [grid]) {
     const [residual, delta, factors, count, deltaBias, deltaNorm, scale] = values;
-    const [weight, offset, epsilon, rowCount, hidden, out] = values.slice(7);
+    const [weight, offset, epsilon, rowCount, hidden] = values.slice(7);
     const width = number(hidden);
     const weights = (of: unknown) => memory.bfloat16(buffer(of)).row(0, width);
     const rows = activeCount(memory, rowCount, grid);
@@ -151,7 +168,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       }
       const next = stream.slice();
       if (weight !== null) normalise(next, weights(weight), number(epsilon), number(offset));
-      memory.bfloat16(buffer(out)).setRow(row * width, next);
+      putRow(memory, next, row, values.slice(12));
     }
   },
   norm_projections(memory, values, [grid, parts]) {
@@ -196,16 +213,13 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   attention_tiles: (memory, values) => emulatedAttention(memory, values, 8),
   attention_packed_wgmma: (memory, values) => emulatedAttention(memory, onMap(memory, values), 4, true),
   attention_wgmma: (memory, values) => emulatedAttention(memory, onMap(memory, values), 8),
-  activate(memory, [gateUp, rowCount, ffn, activation, out], [gridX, grid]) {
+  activate(memory, [gateUp, rowCount, ffn, activation, ...left], [gridX, grid]) {
     const width = number(ffn);
     if (gridX * 256 * 8 < width) throw new RangeError(`a grid of ${gridX} for ${width} values`);
-    const [from, to] = [memory.bfloat16(buffer(gateUp)), memory.bfloat16(buffer(out))];
-    for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
-      for (let i = 0; i < width; i++) {
-        const [gate, up] = [from.get(2 * row * width + i), from.get((2 * row + 1) * width + i)];
-        to.set(row * width + i, gatedActivations[number(activation)](gate, up));
-      }
-    }
+    activateRows(memory, [gateUp, width, activation], left, activeCount(memory, rowCount, grid));
+  },
+  activate_rows(memory, [gateUp, rowCount, ffn, activation, out, scales], [grid]) {
+    activateRows(memory, [gateUp, ffn, activation], [out, scales, 0], activeCount(memory, rowCount, grid));
   },
   cap_logits(memory, [logits, count, cap]) {
     const values = memory.float32(buffer(logits)).subarray(0, number(count));
@@ -222,6 +236,18 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   matvec_e4m3_add: emulatedMatvecE4m3Add,
   quantize_blocks: emulatedQuantizeBlocks,
   quantize_rows: emulatedQuantizeRows,
+  few_rows_wgmma_8x1: emulatedFewRows(8, 1),
+  few_rows_wgmma_8x2: emulatedFewRows(8, 2),
+  few_rows_wgmma_8x4: emulatedFewRows(8, 4),
+  few_rows_wgmma_16x1: emulatedFewRows(16, 1),
+  few_rows_wgmma_16x2: emulatedFewRows(16, 2),
+  few_rows_wgmma_16x4: emulatedFewRows(16, 4),
+  few_rows_wgmma_32x1: emulatedFewRows(32, 1),
+  few_rows_wgmma_32x2: emulatedFewRows(32, 2),
+  few_rows_wgmma_32x4: emulatedFewRows(32, 4),
+  few_rows_wgmma_64x1: emulatedFewRows(64, 1),
+  few_rows_wgmma_64x2: emulatedFewRows(64, 2),
+  few_rows_wgmma_64x4: emulatedFewRows(64, 4),
   route_rows: emulatedRoutes,
   route_row: emulatedRoute,
   group_rows: emulatedGroups,

@@ -3,6 +3,7 @@ import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import type { DevicePool, KvElement } from "./pool.ts";
+import type { FewRowProducts } from "./products/few-rows.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { SparseParts } from "./sparse/sparse-ops.ts";
 import type { StepCounts, StepStaging } from "./staging.ts";
@@ -29,6 +30,8 @@ export interface ForwardParts {
   readonly layerMaps: ReadonlyMap<number, LayerMaps>;
   readonly blockTokens: number;
   readonly kvElement: KvElement;
+  /** Products of few rows with weights in 8 bits. */
+  readonly fewRows: FewRowProducts;
   /** true: the products of one-row steps compute sums and norms themselves; false: such steps run like any other. */
   readonly fusesRows: boolean;
   /** Of rows that choose what they read; undefined: none does, and K has no shadows. */

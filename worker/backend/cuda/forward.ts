@@ -3,18 +3,16 @@ import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { DeviceBuffer, MatmulShape } from "./device/device.ts";
 import { ExpertOps } from "./experts.ts";
 import { activations, type ForwardParts, type Op } from "./forward-parts.ts";
-import { leastProductRows } from "./graphs.ts";
+import { ByteProducts, rowThreads } from "./products/byte-products.ts";
 import { type RowInput, RowProducts, type RowTarget, takesRows } from "./products/row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import { chooseOps, shadowRows } from "./sparse/sparse-ops.ts";
 import type { StepLayout } from "./staging.ts";
-import type { MatrixScales } from "./weights/e4m3.ts";
 import type { Matrix } from "./weights/matrix.ts";
 import type { DenseMlp, LayerWeights } from "./weights/weights.ts";
 import { rotationsOf } from "./workspace.ts";
 
 const blockThreads = 256;
-const warpThreads = 32;
 
 /** Launch options of the kernels of a step, which wait on the device for the kernel before them. */
 const overlapsPrevious = true;
@@ -53,11 +51,13 @@ export class Forward {
   readonly #parts: ForwardParts;
   readonly #attention: AttentionOps;
   readonly #isFusedRow: boolean;
+  readonly #bytes: ByteProducts;
 
   constructor(parts: ForwardParts, layout: StepLayout) {
     this.#parts = parts;
     this.layout = layout;
     this.#attention = attentionLaunches(parts, layout);
+    this.#bytes = new ByteProducts(parts, layout.capacity.rows);
     this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config);
     const { layers, finalNorm } = parts.weights;
     this.body = [
@@ -123,8 +123,11 @@ export class Forward {
     return (counts) => launch({ grid: [counts.rows], blockThreads });
   }
 
-  /** Adds a sublayer's output to the residual stream and makes the next sublayer's input. */
-  #norm(weight: DeviceBuffer | null, delta: Delta | undefined): Op {
+  /**
+   * Adds a sublayer's output to the residual stream and makes the next sublayer's input.
+   * @param matrix by which the input is multiplied first
+   */
+  #norm(weight: DeviceBuffer | null, delta: Delta | undefined, matrix?: Matrix): Op {
     const { device, config, workspace, staging } = this.#parts;
     const { hiddenSize, residualMultiplier, rmsNormEps } = config;
     const launch = device.prepare(
@@ -141,10 +144,9 @@ export class Forward {
       rmsNormEps,
       staging.count("rows"),
       hiddenSize,
-      workspace.normed,
+      ...this.#bytes.leftOf(workspace.normed, matrix),
     );
-    const threads = Math.min(1024, Math.ceil(hiddenSize / 8 / warpThreads) * warpThreads);
-    return (counts) => launch({ grid: [counts.rows], blockThreads: threads, overlapsPrevious });
+    return (counts) => launch({ grid: [counts.rows], blockThreads: rowThreads(hiddenSize), overlapsPrevious });
   }
 
   /** What attention left in `workspace.delta`; what the MLP of a layer did. */
@@ -177,40 +179,21 @@ export class Forward {
     const { device } = this.#parts;
     const { values: weights, outWidth, inWidth } = matrix;
     if (rows === 1 && takesRows(inWidth)) return [this.#rows.product(finished(input, inWidth), matrix, output, type)];
-    if (matrix.scales) return this.#bytesProduct(rows, matrix, matrix.scales, input, output);
+    if (matrix.scales) return [this.#bytes.round(matrix, input), this.#bytes.product(matrix, output)];
     const shape = { rows, outWidth, inWidth, outputType: type } as const;
     return [() => device.matmul(shape, { input, weights, output })];
   }
 
-  /** The input is rounded to 8 bits, a scale for what shares one of the weights' inputs. */
-  #bytesProduct(
-    given: number,
-    { values: weights, outWidth, inWidth }: Matrix,
-    { kind, values: weightScales }: MatrixScales,
-    input: DeviceBuffer,
-    output: DeviceBuffer,
-  ): Op[] {
-    const { device, workspace, staging } = this.#parts;
-    const { quantized, quantizedScales } = workspace;
-    const rows = Math.max(given, leastProductRows);
-    const shape = { rows, outWidth, inWidth, outputType: "bfloat16", scales: kind } as const;
-    const scales = { weights: weightScales, input: quantizedScales };
-    const product = () => device.matmul(shape, { input: quantized, weights, output, scales });
-    const counted = staging.count("rows");
-    if (kind === "rows") {
-      const launch = device.prepare("quantize_rows", input, counted, inWidth, quantized, quantizedScales);
-      return [(counts) => launch({ grid: [counts.rows], blockThreads, overlapsPrevious }), product];
-    }
-    const launch = device.prepare("quantize_blocks", input, counted, inWidth, rows, quantized, quantizedScales);
-    const gridY = Math.ceil(inWidth / 1_024);
-    return [(counts) => launch({ grid: [counts.rows, gridY], blockThreads, overlapsPrevious }), product];
+  /** A product of what a kernel before has left: in 8 bits already, where it does that. */
+  #productOfLeft(input: DeviceBuffer, matrix: Matrix, output: DeviceBuffer): Op[] {
+    return this.#bytes.leaves(matrix) ? [this.#bytes.product(matrix, output)] : this.#product(input, matrix, output);
   }
 
   #projectQkv(layer: LayerWeights, index: number): Op[] {
     const { workspace } = this.#parts;
     return [
-      this.#norm(layer.norms.beforeAttention, index === 0 ? undefined : this.#mlpDelta(index - 1)),
-      ...this.#product(workspace.normed, layer.qkv, workspace.qkv),
+      this.#norm(layer.norms.beforeAttention, index === 0 ? undefined : this.#mlpDelta(index - 1), layer.qkv),
+      ...this.#productOfLeft(workspace.normed, layer.qkv, workspace.qkv),
     ];
   }
 
@@ -219,7 +202,11 @@ export class Forward {
     return [
       ...this.#attend(layer, index),
       ...this.#product(workspace.attended, layer.output, workspace.delta),
-      this.#norm(layer.norms.beforeMlp, this.#attentionDelta(layer)),
+      this.#norm(
+        layer.norms.beforeMlp,
+        this.#attentionDelta(layer),
+        "router" in layer.mlp ? undefined : layer.mlp.gateUp,
+      ),
       ...this.#mlp(layer),
     ];
   }
@@ -229,9 +216,9 @@ export class Forward {
     const { normed, gateUp, activated, delta } = workspace;
     if ("router" in mlp) return this.#expertOps.ops(mlp, finished(normed, config.hiddenSize));
     return [
-      ...this.#product(normed, mlp.gateUp, gateUp),
-      this.#activate(),
-      ...this.#product(activated, mlp.down, delta),
+      ...this.#productOfLeft(normed, mlp.gateUp, gateUp),
+      this.#activate(mlp.down),
+      ...this.#productOfLeft(activated, mlp.down, delta),
     ];
   }
 
@@ -341,12 +328,18 @@ export class Forward {
     return [this.#normOffset, rmsNormEps, rotations, ...rows, ...shape, kv] as const;
   }
 
-  #activate(): Op {
+  /** @param down the matrix by which what it gives is multiplied */
+  #activate(down: Matrix): Op {
     const { device, config, workspace, staging } = this.#parts;
     const { ffnSize, activation } = config;
     const { gateUp, activated } = workspace;
-    const count = staging.count("rows");
-    const launch = device.prepare("activate", gateUp, count, ffnSize, activations[activation], activated);
+    const given = [gateUp, staging.count("rows"), ffnSize, activations[activation]] as const;
+    const [out, scales, rowStride] = this.#bytes.leftOf(activated, down);
+    if (scales !== null && rowStride === 0) {
+      const launch = device.prepare("activate_rows", ...given, out, scales);
+      return (counts) => launch({ grid: [counts.rows], blockThreads: rowThreads(ffnSize), overlapsPrevious });
+    }
+    const launch = device.prepare("activate", ...given, out, scales, rowStride);
     const gridX = Math.ceil(ffnSize / 8 / blockThreads);
     return (counts) => launch({ grid: [gridX, counts.rows], blockThreads, overlapsPrevious });
   }

@@ -18,6 +18,7 @@ import { bucketOf, leastProductRows } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
 import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
+import { FewRowProducts, layerMatrices } from "./products/few-rows.ts";
 import { SampleAnswer } from "./sampling.ts";
 import {
   assertChoosable,
@@ -111,6 +112,7 @@ export async function makeParts(
     widenedElements: Math.max(0, ...weights.layers.map(({ mlp }) => widenedOf(device, config, mlp))),
   };
   const workspace = makeWorkspace(device, config, sizes);
+  const fewRows = new FewRowProducts(device, layerMatrices(weights.layers), workspace.quantized);
   const rope = makeRopeTable(device, config);
   const staging = new StepStaging(device, stepWords);
   const forHost = hostKvBytes > 0 ? stagingBytes(kvBytesPerBlock(config, { blockTokens, kvElement })) : 0;
@@ -137,6 +139,7 @@ export async function makeParts(
     layerMaps,
     blockTokens,
     kvElement,
+    fewRows,
     fusesRows: options.graphs !== false,
     sparse,
   };

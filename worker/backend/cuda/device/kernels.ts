@@ -69,16 +69,19 @@ const choosing = [
   ...(["i32", "i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
+/** weightMap, inputMap, weightScales, inputScales, scaleStride, rows, in, out, stages, output */
+const fewRows = ["ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"] as const;
+
 export const kernelSignatures = {
   // inverseFrequencies, half, firstPosition, positionCount, factor, out
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
   // table, tokenIds, sampledIds, rowCount, hidden, scale, residual
   embed_rows: ["ptr", "ptr", "ptr", "ptr", "i32", "f32", "ptr"],
   // residual, delta, deltaFactors, deltaCount, deltaBias, deltaNorm, scale, weight, normOffset, epsilon, rowCount, hidden,
-  // out
+  // out, scales, rowStride
   add_rmsnorm: [
     ...(["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "f32"] as const),
-    ...(["ptr", "f32", "f32", "ptr", "i32", "ptr"] as const),
+    ...(["ptr", "f32", "f32", "ptr", "i32", "ptr", "ptr", "i32"] as const),
   ],
   // qkv, qNorm, kNorm, epsilon, rowCount, qWidth, kWidth, rowWidth
   norm_projections: ["ptr", "ptr", "ptr", "f32", "ptr", "i32", "i32", "i32"],
@@ -104,6 +107,18 @@ export const kernelSignatures = {
   quantize_blocks: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // input, rowCount, in, out, scales
   quantize_rows: ["ptr", "ptr", "i32", "ptr", "ptr"],
+  few_rows_wgmma_8x1: fewRows,
+  few_rows_wgmma_8x2: fewRows,
+  few_rows_wgmma_8x4: fewRows,
+  few_rows_wgmma_16x1: fewRows,
+  few_rows_wgmma_16x2: fewRows,
+  few_rows_wgmma_16x4: fewRows,
+  few_rows_wgmma_32x1: fewRows,
+  few_rows_wgmma_32x2: fewRows,
+  few_rows_wgmma_32x4: fewRows,
+  few_rows_wgmma_64x1: fewRows,
+  few_rows_wgmma_64x2: fewRows,
+  few_rows_wgmma_64x4: fewRows,
   // logits, bias, rowCount, experts, perToken, normalised, chosen, factors
   route_rows: ["ptr", "ptr", "ptr", "i32", "i32", "i32", "ptr", "ptr"],
   // input, weights, in, squares, squareCount, epsilon, bias, experts, perToken, normalised, logits, arrivals, chosen,
@@ -131,8 +146,10 @@ export const kernelSignatures = {
   widen_e4m3: ["ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
   // weights, scales, in, rows, out
   widen_mx4: ["ptr", "ptr", "i32", "i32", "ptr"],
-  // gateUp, rowCount, ffn, activation, out
-  activate: ["ptr", "ptr", "i32", "i32", "ptr"],
+  // gateUp, rowCount, ffn, activation, out, scales, rowStride
+  activate: ["ptr", "ptr", "i32", "i32", "ptr", "ptr", "i32"],
+  // gateUp, rowCount, ffn, activation, out, scales
+  activate_rows: ["ptr", "ptr", "i32", "i32", "ptr", "ptr"],
   // logits, count, cap
   cap_logits: ["ptr", "i32", "f32"],
   // source, rows, rowCount, rowBytes, target
@@ -170,6 +187,7 @@ export type KernelName = keyof typeof kernelSignatures;
 
 /** The file that defines a kernel, where it is not NAME.cu. */
 const otherFiles: Partial<Record<KernelName, string>> = {
+  activate_rows: "activate.cu",
   fill_rope_table: "rope_table.cu",
   matvec_float: "matvec.cu",
   matvec_gated: "matvec.cu",
@@ -201,4 +219,5 @@ const otherFiles: Partial<Record<KernelName, string>> = {
 };
 
 /** The file in kernels/cuda that defines the kernel. */
-export const kernelFile = (name: KernelName): string => otherFiles[name] ?? `${name}.cu`;
+export const kernelFile = (name: KernelName): string =>
+  name.startsWith("few_rows_wgmma_") ? "few_rows_wgmma.cu" : (otherFiles[name] ?? `${name}.cu`);
