@@ -57,7 +57,7 @@ export class Forward {
     this.#parts = parts;
     this.layout = layout;
     this.#attention = attentionLaunches(parts, layout);
-    this.#bytes = new ByteProducts(parts, layout.capacity.rows);
+    this.#bytes = new ByteProducts({ ...parts, rowCount: parts.staging.count("rows") }, layout.capacity.rows);
     this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fusesRow(parts.config);
     const { layers, finalNorm } = parts.weights;
     this.body = [

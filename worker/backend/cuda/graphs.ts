@@ -13,9 +13,6 @@ import type { StepCapacity } from "./staging.ts";
  */
 const maxGraphRows = 256;
 
-/** Products of weights in 8 bits have at least so many rows; what is in the others is computed for nothing. */
-export const leastProductRows = 4;
-
 /** Sizes of small decode steps, for which graphs are recorded at the start. */
 export const smallBuckets: readonly number[] = [1, 2, 4, 8, 16, 24, 32, 48, 64];
 

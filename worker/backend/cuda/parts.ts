@@ -14,9 +14,10 @@ import {
 } from "./attention.ts";
 import type { ComputeDevice } from "./device/device.ts";
 import type { ForwardParts } from "./forward-parts.ts";
-import { bucketOf, leastProductRows } from "./graphs.ts";
+import { bucketOf } from "./graphs.ts";
 import { stagingBytes } from "./host-blocks.ts";
 import { DevicePool, type KvElement, kvBytesPerBlock } from "./pool.ts";
+import { leastProductRows } from "./products/byte-products.ts";
 import { assertExperts, manySharedBytes, widenedElements } from "./products/expert-space.ts";
 import { FewRowProducts, layerMatrices } from "./products/few-rows.ts";
 import { SampleAnswer } from "./sampling.ts";

@@ -3,10 +3,9 @@
  * weights' inputs: by the kernel that computes it, where that leaves it so, else by one of its own. Few rows are multiplied
  * by our own kernel, many by cuBLASLt.
  */
-import type { DeviceBuffer } from "../device/device.ts";
-import type { ForwardParts, Op } from "../forward-parts.ts";
-import { leastProductRows } from "../graphs.ts";
+import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import type { Matrix } from "../weights/matrix.ts";
+import type { FewRowProducts } from "./few-rows.ts";
 import { takesRows } from "./row-products.ts";
 
 const [blockThreads, warpThreads] = [256, 32];
@@ -18,12 +17,27 @@ export const rowThreads = (width: number): number => Math.min(1024, Math.ceil(wi
 /** The most numbers of a row with one scale that a thread block keeps while it looks for the greatest (e4m3.cuh). */
 const mostKept = 32_768;
 
+/** Products of weights in 8 bits have at least so many rows; what is in the others is computed for nothing. */
+export const leastProductRows = 4;
+
+/** What such products share. */
+export interface ByteParts {
+  readonly device: ComputeDevice;
+  readonly fewRows: FewRowProducts;
+  /** Rows in 8 bits and their scales. */
+  readonly workspace: { readonly quantized: DeviceBuffer; readonly quantizedScales: DeviceBuffer };
+  /** How many rows a step has, on the device. */
+  readonly rowCount: DeviceBuffer;
+}
+
+type Op = (counts: { readonly rows: number }) => void;
+
 export class ByteProducts {
-  readonly #parts: ForwardParts;
+  readonly #parts: ByteParts;
   /** Rows of a step. */
   readonly #stepRows: number;
 
-  constructor(parts: ForwardParts, stepRows: number) {
+  constructor(parts: ByteParts, stepRows: number) {
     this.#parts = parts;
     this.#stepRows = stepRows;
   }
@@ -40,14 +54,13 @@ export class ByteProducts {
 
   /** Rounds the input of the matrix. */
   round({ scales, inWidth }: Matrix, input: DeviceBuffer): Op {
-    const { device, workspace, staging } = this.#parts;
+    const { device, workspace, rowCount } = this.#parts;
     const { quantized, quantizedScales } = workspace;
-    const counted = staging.count("rows");
     if (scales?.kind === "rows") {
-      const launch = device.prepare("quantize_rows", input, counted, inWidth, quantized, quantizedScales);
+      const launch = device.prepare("quantize_rows", input, rowCount, inWidth, quantized, quantizedScales);
       return (counts) => launch({ grid: [counts.rows], blockThreads: rowThreads(inWidth), overlapsPrevious });
     }
-    const given = [input, counted, inWidth, this.#rows, quantized, quantizedScales] as const;
+    const given = [input, rowCount, inWidth, this.#rows, quantized, quantizedScales] as const;
     const launch = device.prepare("quantize_blocks", ...given);
     const gridY = Math.ceil(inWidth / 1_024);
     return (counts) => launch({ grid: [counts.rows, gridY], blockThreads, overlapsPrevious });
