@@ -44,7 +44,11 @@ export async function startServer({ env, readyTimeoutMs = 120_000, onLog }: Serv
   const failed = (what: string) => new CommandError(`the server ${what}${lastWords && `:\n${lastWords.trim()}`}`);
   const deadlineMs = performance.now() + readyTimeoutMs;
   const exited = child.exited;
-  const url = await Promise.race([listening.promise, exited, Bun.sleep(readyTimeoutMs)]);
+  const late = Promise.withResolvers<void>();
+  // A sleep that nobody ends would keep the process of a command that is done for as long.
+  const timer = setTimeout(late.resolve, readyTimeoutMs);
+  const url = await Promise.race([listening.promise, exited, late.promise]);
+  clearTimeout(timer);
   if (typeof url !== "string") {
     child.kill("SIGKILL");
     // The last lines that it wrote may not have been read yet.
