@@ -210,11 +210,17 @@ export function* dropDeletedIndexes(db: Db, tenantId: TenantId, mostZeroed = mos
   for (const { seq } of deleted) {
     const blocks = fullTextBlocks(db, seq, mostZeroed + 1);
     if (blocks === undefined) continue;
-    // The index of words goes last: by it the corpus is found again after a crash.
+    if (blocks <= mostZeroed) {
+      db.transaction("dropDeletedIndexes", () => {
+        dropVectors(db, seq);
+        dropFullText(db, seq);
+      });
+      yield;
+      continue;
+    }
+    // Each takes its time. The index of words goes last: by it the corpus is found again after a crash.
     for (const dropOne of [dropVectors, dropFullText]) {
-      const drop = (): void => dropOne(db, seq);
-      if (blocks > mostZeroed) freeUnzeroed(db, "dropDeletedIndexes", drop);
-      else db.transaction("dropDeletedIndexes", drop);
+      freeUnzeroed(db, "dropDeletedIndexes", () => dropOne(db, seq));
       yield;
     }
   }

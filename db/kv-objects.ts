@@ -274,11 +274,15 @@ export function removeKeylessKv(db: Db, limit: number): readonly GoneObject[] {
       .limit(limit)
       .all(),
   );
-  if (ids.length === 0) db.statement("removeKeylessKv", (orm) => orm.delete(kvScopes).where(destroyed).run());
-  return removeKvObjects(
+  const removed = removeKvObjects(
     db,
     ids.map(({ id }) => id),
   );
+  // These were the last.
+  if (ids.length < limit) {
+    db.statement("removeKeylessKv", (orm) => orm.delete(kvScopes).where(destroyed).run());
+  }
+  return removed;
 }
 
 export function kvScopesOfTenant(db: Db, tenantId: TenantId): readonly KvScopeRow[] {
