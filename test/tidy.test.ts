@@ -8,6 +8,7 @@ import {
   type Import,
   imports,
   lineCount,
+  loadedBy,
   readText,
   repositoryRoot,
   typescriptFiles,
@@ -71,19 +72,6 @@ test("packages and built-in modules stay in the folders that own them", () => {
   });
   expect(wrong.map(({ from, specifier }) => `${from}: ${specifier}`)).toEqual([]);
 });
-
-/** What a file loads at once: packages and files of ours, through whatever it imports. Types are none of it. */
-function loadedBy(entry: string): ReadonlySet<string> {
-  const transpiler = new Bun.Transpiler({ loader: "ts" });
-  const loaded = new Set([entry]);
-  for (const file of loaded) {
-    if (!file.endsWith(".ts")) continue;
-    for (const { path, kind } of transpiler.scanImports(readText(file).replace(/^#!.*/, ""))) {
-      if (kind === "import-statement") loaded.add(path.startsWith(".") ? normalize(join(file, "..", path)) : path);
-    }
-  }
-  return loaded;
-}
 
 const parsers = ["htmlparser2", "robots-parser", "aws4fetch", "csv-parse/sync", "unpdf", "mammoth", "jszip"];
 

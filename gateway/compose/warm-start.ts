@@ -7,6 +7,7 @@
 
 import { findKeptFragments, type KeptFragment, listKvSpans } from "../../db/kv-objects.ts";
 import type { Db } from "../../db/open.ts";
+import { chunks } from "../base/chunks.ts";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { Pace, yieldToRequests } from "../base/pace.ts";
@@ -15,7 +16,6 @@ import { limits } from "../config.ts";
 import type { CorpusSaltOf } from "../corpus/base/ports.ts";
 import type { Searches } from "../corpus/search/searches.ts";
 import type { KvObjects } from "../kv/objects.ts";
-import { chunks } from "../kv/removal.ts";
 import { openRehearsal, type SaltedFragment } from "./rehearsal.ts";
 import type { TextSide } from "./text.ts";
 import type { Workers } from "./workers.ts";

@@ -16,9 +16,10 @@ import type { Db } from "../../db/open.ts";
 import type { FileTier, TokenPlan } from "../../worker/contract/messages.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { chunks } from "../base/chunks.ts";
 import { messageOf } from "../base/errors.ts";
 import { yieldToRequests } from "../base/pace.ts";
-import { chunks, removedAtOnce } from "./removal.ts";
+import { removedAtOnce } from "./removal.ts";
 import type { Room } from "./room.ts";
 
 /** What lies in a tier. */
@@ -194,8 +195,8 @@ export class KvAccount {
     // Keys are what the database holds of them.
     const gone = [...before].filter((key) => !spanKeys.has(key as BlockKey));
     const added = [...spanKeys].filter((key) => !before.has(key));
-    for (const part of chunks(gone)) pinKvSpans(db, part, false);
-    for (const part of chunks(added)) pinKvSpans(db, part, true);
+    for (const part of chunks(gone, removedAtOnce)) pinKvSpans(db, part, false);
+    for (const part of chunks(added, removedAtOnce)) pinKvSpans(db, part, true);
     this.#pinned = spanKeys;
   }
 

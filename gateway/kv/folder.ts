@@ -6,6 +6,7 @@
 import * as systemFiles from "node:fs";
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
+import { chunks } from "../base/chunks.ts";
 
 /** What the folder needs of a file system. */
 export interface FolderFiles {
@@ -89,9 +90,7 @@ const unlinkedAtOnce = 64;
 /** Removes files that may be gone already. */
 export async function removeFiles(files: FolderFiles, folder: string, names: readonly string[]): Promise<void> {
   const remove = (name: string): Promise<void> => files.unlink(join(folder, name)).catch(() => undefined);
-  for (let at = 0; at < names.length; at += unlinkedAtOnce) {
-    await Promise.all(names.slice(at, at + unlinkedAtOnce).map(remove));
-  }
+  for (const some of chunks(names, unlinkedAtOnce)) await Promise.all(some.map(remove));
 }
 
 /** Whether an earlier start of this server made the folder. */

@@ -38,13 +38,14 @@ import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { KvTier } from "../../worker/contract/tiers.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { chunks } from "../base/chunks.ts";
 import { messageOf } from "../base/errors.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import { KvAccount, type NoRoom, type TierUse } from "./account.ts";
 import type { BucketSettings } from "./bucket.ts";
 import { type FolderFiles, isOwnFolder, openKvFolder, systemFolderFiles, temporaryName } from "./folder.ts";
 import { KvPlaces, type KvPlacesOptions } from "./places.ts";
-import { chunks, KvRemoval, removedAtOnce } from "./removal.ts";
+import { KvRemoval, removedAtOnce } from "./removal.ts";
 import { Room } from "./room.ts";
 import type { KvScopes } from "./scopes.ts";
 import { type KeepWish, type KeepWork, type KeptSpan, KvWrites, type PendingObject } from "./writes.ts";
@@ -261,7 +262,7 @@ export class KvObjects {
     const { db, scopes } = this.#options;
     const [scopeName, keys] = [scopes.nameOf(salt), new Set(blockKeys)];
     this.#drop((pending) => pending.scopeName === scopeName && keys.has(pending.object.lastKey));
-    for (const lastKeys of chunks(blockKeys)) {
+    for (const lastKeys of chunks(blockKeys, removedAtOnce)) {
       this.#gone(db.removing(() => removeKvObjectsByKey(db, scopeName, lastKeys)));
     }
   }
@@ -270,7 +271,8 @@ export class KvObjects {
   evictScopes(salts: readonly CacheSalt[]): void {
     const names = new Set(salts.map((salt) => this.#options.scopes.nameOf(salt)));
     this.#drop(({ scopeName }) => names.has(scopeName));
-    this.#removal.scopes([...chunks([...names])].flatMap((some) => findKvScopeSeqs(this.#options.db, some)));
+    const parts = [...chunks([...names], removedAtOnce)];
+    this.#removal.scopes(parts.flatMap((some) => findKvScopeSeqs(this.#options.db, some)));
   }
 
   /** All fragments of the tenant's corpora. */

@@ -12,10 +12,11 @@ import type { Db } from "../../db/open.ts";
 import { extentBlocks, type KvObject } from "../../worker/contract/kv-object.ts";
 import type { FileTier, GatewayMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { chunks } from "../base/chunks.ts";
 import type { Log } from "../base/log.ts";
 import type { KvAccount, NoRoom, TenantTierUse, TierListener, TierUse } from "./account.ts";
 import { type BucketSettings, KvBucket } from "./bucket.ts";
-import { chunks, type KvRemoval, removedAtOnce } from "./removal.ts";
+import { type KvRemoval, removedAtOnce } from "./removal.ts";
 
 export interface KvPlacesOptions {
   readonly db: Db;
@@ -65,7 +66,7 @@ export class KvPlaces {
     }
     const rows = listKvObjectIds(db).filter(({ onDisk }) => onDisk === 1);
     const missing = rows.filter(({ id }) => !files.has(id)).map(({ id }) => id);
-    for (const ids of chunks(missing)) placeKvObjects(db, ids, { onDisk: 0 });
+    for (const ids of chunks(missing, removedAtOnce)) placeKvObjects(db, ids, { onDisk: 0 });
     for (;;) {
       const nowhere = removeNowhereKv(db, removedAtOnce);
       if (nowhere.length === 0) break;

@@ -95,7 +95,3 @@ export class KvRemoval {
     return this.#unlinking;
   }
 }
-
-export function* chunks<Item>(items: readonly Item[], size = removedAtOnce): Generator<readonly Item[]> {
-  for (let at = 0; at < items.length; at += size) yield items.slice(at, at + size);
-}

@@ -4,7 +4,7 @@ import type { TaskAnswer, TaskMessage, TaskTable } from "./protocol.ts";
 
 declare const self: Worker;
 
-/** How much "nicer" than the server a thread is that gives way. Workers of the model are 2 nicer than it. */
+/** How much "nicer" than the server a thread is that gives way. The model's workers are 2 nicer. */
 const niceness = 5;
 
 /**

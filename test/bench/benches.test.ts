@@ -1,20 +1,7 @@
 import { expect, test } from "bun:test";
 import { posix } from "node:path";
-import { filesOf, readText } from "../support/import-graph.ts";
+import { filesOf, loadedBy, readText } from "../support/import-graph.ts";
 import { benches } from "./benches.ts";
-
-/** Files that are loaded with this one, whatever is done with it. */
-function loadedWith(file: string, met = new Set<string>()): Set<string> {
-  if (met.has(file)) return met;
-  met.add(file);
-  const transpiler = new Bun.Transpiler({ loader: "ts" });
-  for (const { kind, path } of transpiler.scanImports(readText(file))) {
-    if (kind !== "import-statement" || !path.startsWith(".")) continue;
-    const target = posix.join(posix.dirname(file), path);
-    if (target.endsWith(".ts")) loadedWith(target, met);
-  }
-  return met;
-}
 
 test("every benchmark is found under its own name, and no file of one is left out", async () => {
   const found = await Promise.all(
@@ -26,7 +13,7 @@ test("every benchmark is found under its own name, and no file of one is left ou
 });
 
 test("a benchmark that is not named is not loaded", () => {
-  const loaded = [...loadedWith("test/bench/main.ts")];
+  const loaded = [...loadedBy("test/bench/main.ts")];
   expect(loaded).toContain("test/bench/benches.ts");
   const own = Object.keys(benches).map((name) => `test/bench/${name}.ts`);
   expect(loaded.filter((file) => own.includes(file))).toEqual([]);

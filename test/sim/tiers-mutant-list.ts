@@ -100,7 +100,7 @@ export const tiersMutants: readonly Mutant[] = [
   mutant(
     "a start leaves rows without a file",
     "gateway/kv/places.ts",
-    "for (const ids of chunks(missing))",
+    "for (const ids of chunks(missing, removedAtOnce))",
     "for (const ids of [] as string[][])",
   ),
   mutant(

@@ -41,6 +41,20 @@ function importsOf(file: string): Import[] {
 export const typescriptFiles: readonly string[] = filesOf("**/*.{ts,tsx}");
 export const imports: readonly Import[] = typescriptFiles.flatMap(importsOf);
 
+/** What a file loads at once: packages and files of ours, through whatever it imports. Types are none of it. */
+export function loadedBy(entry: string): ReadonlySet<string> {
+  const transpiler = new Bun.Transpiler({ loader: "ts" });
+  const loaded = new Set([entry]);
+  for (const file of loaded) {
+    if (!file.endsWith(".ts")) continue;
+    for (const { path, kind } of transpiler.scanImports(readText(file).replace(/^#!.*/, ""))) {
+      if (kind !== "import-statement") continue;
+      loaded.add(path.startsWith(".") ? posix.join(posix.dirname(file), path) : path);
+    }
+  }
+  return loaded;
+}
+
 /** Names of nodes to the names of nodes that they lead to. */
 type Graph = ReadonlyMap<string, ReadonlySet<string>>;
 

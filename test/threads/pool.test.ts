@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test } from "bun:test";
+import { getPriority } from "node:os";
 import { join } from "node:path";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { type TaskRun, TaskTimeout, ThreadPool, type ThreadPoolOptions } from "../../gateway/threads/pool.ts";
@@ -29,6 +30,12 @@ describe("tasks", () => {
     const pool = openPool();
     expect(await pool.run("double", 21, by("a"))).toBe(42);
     expect(await pool.run("later", 5, by("a"))).toBe(5);
+  });
+
+  test.skipIf(process.platform !== "linux")("of a thread that gives way run behind the server's own", async () => {
+    const priority = getPriority();
+    expect(await openPool({ maxThreads: 1 }).run("giveWay", null, by("a"))).toBeGreaterThan(priority);
+    expect(getPriority()).toBe(priority);
   });
 
   test("that throw are failures with their reason, and the thread goes on", async () => {

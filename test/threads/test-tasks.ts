@@ -1,5 +1,6 @@
 /** A thread's program for tests: tasks that end, fail, hold the thread or fill its heap. */
-import { serveTasks } from "../../gateway/threads/serve.ts";
+import { getPriority } from "node:os";
+import { giveWay, serveTasks } from "../../gateway/threads/serve.ts";
 
 const kept: unknown[] = [];
 
@@ -14,6 +15,10 @@ const tasks = {
   },
   spin: (_: null): number => {
     for (;;);
+  },
+  giveWay: (_: null): number => {
+    giveWay();
+    return getPriority();
   },
   quit: (_: null): number => process.exit(3),
   keep: (count: number) => {

@@ -54,7 +54,10 @@ __device__ __forceinline__ float greatest_of_block(const uint4 &own) {
   return greatest;
 }
 
-/* Vectors of eight numbers of a row that a thread keeps in registers, of 1,024 threads for 32,768 numbers; with room for twice as many a step took 3 % longer. */
+/*
+ * Vectors of eight numbers of a row that a thread keeps in registers: 1,024 threads keep 32,768 numbers. With room for
+ * twice as many a step took 3 % longer.
+ */
 constexpr int kRowVectors = 4;
 
 /* The greatest of the block's numbers, none of them negative; every thread gets it. `scratch`: 32 entries. */

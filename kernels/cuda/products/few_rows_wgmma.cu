@@ -133,7 +133,6 @@ __device__ __forceinline__ void multiply_steps(const Product &p, const Ring<kRow
   }
 }
 
-
 /* The sums times the scales of whole rows, where it is these that are given. */
 template <int kRows>
 __device__ __forceinline__ void scale_rows(const Product &p, int output, float (&sums)[kRows / 8][4]) {
